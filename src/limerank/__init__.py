@@ -1,0 +1,10 @@
+"""limerank: rank tens of thousands of candidates per request with cross-attention accuracy at two-tower cost."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("limerank")
+except PackageNotFoundError:  # running from a source tree that was never installed
+    __version__ = "0.0.0+source"
+
+__all__ = ["__version__"]

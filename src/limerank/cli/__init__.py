@@ -1,0 +1,54 @@
+"""The command line: one small file per command group, joined here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from limerank import __version__
+from limerank.cli import bundle, data, quickstart, rank, study, training
+from limerank.cli.common import report_error
+from limerank.errors import LimerankError
+
+app = typer.Typer(
+    name="limerank",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Rank tens of thousands of candidates per request with cross-attention accuracy at two-tower cost.",
+    epilog="Start with `limerank quickstart`: it takes about a minute and needs nothing.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"limerank {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    return None
+
+
+quickstart.register(app)
+data.register(app)
+training.register(app)
+rank.register(app)
+app.add_typer(bundle.app, name="bundle")
+app.add_typer(study.app, name="study")
+
+
+def main() -> None:
+    """Run a command; an error a user can act on is one line and an exit code, never a traceback."""
+    try:
+        app()
+    except LimerankError as error:
+        report_error(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; nothing half-written was left behind", err=True)
+        sys.exit(130)

@@ -1,0 +1,113 @@
+"""`limerank bundle`: list, show, verify, activate, roll back, collect."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from limerank.cli.common import JsonOption, StoreArgument, emit_json, emit_table, say
+
+app = typer.Typer(no_args_is_help=True, help="The bundles of a store: immutable, verified, one active.")
+
+BundleArgument = Annotated[str | None, typer.Argument(help="A bundle id; default: the active bundle.")]
+
+
+@app.command("list", epilog="Example: limerank bundle list stores/demo")
+def list_bundles(store: StoreArgument, as_json: JsonOption = False) -> None:
+    """All bundles, oldest first."""
+    from limerank.serve.store import BundleStore
+
+    opened = BundleStore.open(store)
+    current, previous = opened.current_id(), opened.previous_id()
+    state = {current: "active", previous: "previous"}
+    facts = [
+        {
+            "id": m.id,
+            "model": m.model["name"],
+            "items": m.items - 1,
+            "created_at": m.created_at,
+            "state": state.get(m.id, ""),
+        }
+        for m in opened.manifests()
+    ]
+    if as_json:
+        emit_json({"store": str(store), "current": current, "previous": previous, "bundles": facts})
+        return
+    emit_table("", ["bundle", "model", "items", "created", "state"], [list(fact.values()) for fact in facts])
+
+
+@app.command(epilog="Example: limerank bundle show stores/demo")
+def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOption = False) -> None:
+    """What a bundle is and what made it."""
+    from limerank.errors import BundleError
+    from limerank.serve.bundle import read_manifest
+    from limerank.serve.store import BundleStore
+
+    opened = BundleStore.open(store)
+    chosen = bundle_id or opened.current_id()
+    if chosen is None:
+        raise BundleError(f"{store}: no bundle is active; name one of {', '.join(opened.ids())}")
+    facts = read_manifest(opened.bundle_path(chosen)).model_dump(mode="json")
+    if as_json:
+        emit_json(facts)
+        return
+    emit_table("", ["key", "value"], [[key, value] for key, value in facts.items() if key != "files"])
+    emit_table("", ["file", "bytes", "sha256"], [[f["path"], f["bytes"], f["sha256"][:12]] for f in facts["files"]])
+
+
+@app.command(epilog="Example: limerank bundle verify stores/demo")
+def verify(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOption = False) -> None:
+    """Check every hash, and that the rows were made by the weights beside them."""
+    from limerank.serve.store import BundleStore
+
+    manifest = BundleStore.open(store).open_bundle(bundle_id).manifest
+    if as_json:
+        emit_json({"bundle": manifest.id, "verified_files": len(manifest.files)})
+        return
+    say(f"bundle {manifest.id}: {len(manifest.files)} files verified, rows match weights")
+
+
+@app.command(epilog="Example: limerank bundle activate stores/demo 20260101-120000-1a2b3c4d")
+def activate(
+    store: StoreArgument, bundle_id: Annotated[str, typer.Argument(help="A bundle id.")], as_json: JsonOption = False
+) -> None:
+    """Verify a bundle, then make it the active one."""
+    from limerank.serve.store import BundleStore
+
+    opened = BundleStore.open(store)
+    opened.activate(bundle_id)
+    _active(opened.current_id(), opened.previous_id(), as_json)
+
+
+@app.command(epilog="Example: limerank bundle rollback stores/demo")
+def rollback(store: StoreArgument, as_json: JsonOption = False) -> None:
+    """Make the previously active bundle active again."""
+    from limerank.serve.store import BundleStore
+
+    opened = BundleStore.open(store)
+    opened.roll_back()
+    _active(opened.current_id(), opened.previous_id(), as_json)
+
+
+@app.command(epilog="Example: limerank bundle gc stores/demo --keep 3")
+def gc(
+    store: StoreArgument,
+    keep: Annotated[int, typer.Option(min=1, help="Newest bundles to keep, besides the active and previous.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete old bundles and leftovers of interrupted exports."""
+    from limerank.serve.store import BundleStore
+
+    removed = BundleStore.open(store).collect(keep)
+    if as_json:
+        emit_json({"removed": removed})
+        return
+    say(f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove")
+
+
+def _active(current: str | None, previous: str | None, as_json: bool) -> None:
+    if as_json:
+        emit_json({"current": current, "previous": previous})
+        return
+    say(f"active: {current}" + (f" (previous: {previous})" if previous else ""))

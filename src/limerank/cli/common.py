@@ -1,0 +1,88 @@
+"""What every command shares: options, output as text or JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from limerank.errors import LimerankError, UsageError
+from limerank.progress import Progress
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Compute threads; default: one per core this process may use.")
+]
+StoreArgument = Annotated[Path, typer.Argument(help="A bundle store.")]
+
+out = Console(highlight=False)
+
+
+def use_threads(threads: int | None) -> int:
+    """Set the number of compute threads, by default one per available core; more would only get in each other's way."""
+    import os
+
+    import torch
+
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    torch.set_num_threads(threads or available)
+    return torch.get_num_threads()
+
+
+def progress_for(as_json: bool) -> Progress:
+    """Progress on standard error, silent for machines."""
+    return Progress(quiet=as_json)
+
+
+def emit_json(value: dict[str, Any]) -> None:
+    """The one JSON object of a command."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people; numbers are right-aligned."""
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for place, column in enumerate(columns):
+        numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    out.print(table)
+
+
+def say(text: str) -> None:
+    """A line for people, on standard output."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def report_error(error: LimerankError, *, as_json: bool) -> None:
+    """One line on standard error; with --json also an object on standard output."""
+    if as_json:
+        emit_json({"error": str(error), "exit_code": error.exit_code})
+    typer.echo(f"error: {error}", err=True)
+
+
+def parse_pairs(text: str, option: str) -> dict[str, str]:
+    """`a=1,b=2` to a dictionary."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"{option} {text}: '{part}' must look like name=value")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _is_number(cell: object) -> bool:
+    text = str(cell).strip().rstrip("%x").split(" ")[0]
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return text in ("", "-")
+    return True

@@ -1,0 +1,110 @@
+"""`limerank rank`: candidates in order, with scores and the time of each stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from limerank.cli.common import (
+    JsonOption,
+    StoreArgument,
+    ThreadsOption,
+    emit_json,
+    emit_table,
+    parse_pairs,
+    say,
+    use_threads,
+)
+from limerank.errors import UsageError
+
+if TYPE_CHECKING:
+    from limerank.serve.engine import Event, Ranking
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(epilog="Example: limerank rank stores/demo --user u42 --event item=i7,clicked=1,watched_fraction=0.9")(
+        rank
+    )
+
+
+def rank(
+    store: StoreArgument,
+    user: Annotated[str, typer.Option(help="User id; an unknown one ranks with an empty history.")],
+    items: Annotated[
+        str | None, typer.Option(help="Candidate ids, comma-separated; default: the whole catalog.")
+    ] = None,
+    context: Annotated[str, typer.Option(help="Context features, for example device=phone,hour=20.")] = "",
+    event: Annotated[
+        list[str] | None,
+        typer.Option(help="Something the user just did, for example item=i7,clicked=1. Repeatable; not stored."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 10,
+    task: Annotated[str | None, typer.Option(help="Task to order by; default: the first.")] = None,
+    bundle: Annotated[str | None, typer.Option(help="Bundle id; default: the active one.")] = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank candidates for one user with a store's active bundle."""
+    from limerank.serve.engine import Engine
+
+    use_threads(threads)
+    engine = Engine.open(store, bundle)
+    chosen = [text for text in items.split(",") if text] if items is not None else None
+    if chosen is not None and not chosen:
+        raise UsageError("--items: names no candidate; give ids separated by commas, or leave it out for the catalog")
+    request: dict[str, Any] = {
+        "context": parse_pairs(context, "--context"),
+        "events": [_event(text) for text in event or ()],
+        "limit": limit,
+        "task": task,
+    }
+    engine.rank(user, chosen, **request)  # warm-up: the first call maps the rows and allocates
+    ranking = engine.rank(user, chosen, **request)
+    if as_json:
+        emit_json(ranking_facts(ranking))
+        return
+    _show(user, ranking)
+
+
+def ranking_facts(ranking: Ranking) -> dict[str, Any]:
+    """A ranking as one JSON object."""
+    return {
+        "bundle": ranking.bundle,
+        "user": {"known": ranking.known_user, "history_used": ranking.history_used},
+        "candidates": ranking.candidates,
+        "unknown_items": ranking.unknown_items,
+        "items": [
+            {"id": item, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
+            for item, row in zip(ranking.item_ids, ranking.probabilities, strict=True)
+        ],
+        "path": ranking.path,
+        "milliseconds": {stage: round(value, 4) for stage, value in ranking.milliseconds.items()},
+    }
+
+
+def _event(text: str) -> Event:
+    from limerank.serve.engine import Event
+
+    pairs = parse_pairs(text, "--event")
+    if "item" not in pairs:
+        raise UsageError(f"--event {text}: needs item=ID")
+    features: dict[str, Any] = dict(pairs)
+    return Event(features.pop("item"), features)
+
+
+def _show(user: str, ranking: Ranking) -> None:
+    emit_table(
+        "",
+        ["rank", "item", *ranking.tasks],
+        [
+            [place, item, *(f"{probability:.4f}" for probability in row)]
+            for place, (item, row) in enumerate(zip(ranking.item_ids, ranking.probabilities, strict=True), 1)
+        ],
+    )
+    whose = f"user {user}" if ranking.known_user else f"unknown user {user}"
+    say(f"{ranking.candidates:,} candidates for {whose}, {ranking.history_used} events of history, {ranking.path} path")
+    say("  ".join(f"{stage} {value:.2f} ms" for stage, value in ranking.milliseconds.items()))
+    if ranking.unknown_items:
+        say(f"unknown items, scored as such: {', '.join(ranking.unknown_items[:10])}")

@@ -1,0 +1,136 @@
+"""`limerank train`, `evaluate` and `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from limerank.cli.common import (
+    JsonOption,
+    OverwriteOption,
+    ThreadsOption,
+    emit_json,
+    emit_table,
+    progress_for,
+    say,
+    use_threads,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command(epilog="Example: limerank train examples/lime-mha.yaml --set train.epochs=5 --out runs/lime")(train)
+    app.command(epilog="Example: limerank evaluate runs/lime")(evaluate)
+    app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="Run configuration (YAML).")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override one key, for example train.epochs=5. Repeatable.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
+    from limerank.config import load_run_config
+    from limerank.train.trainer import train as run_training
+
+    use_threads(threads)
+    run = run_training(load_run_config(config, overrides or ()), out, progress_for(as_json), overwrite=overwrite)
+    record = run.record
+    if as_json:
+        emit_json({"run": str(out), **record.model_dump()})
+        return
+    say(
+        f"trained {record.model} ({record.parameters:,} parameters) in {record.train_seconds:.1f} s, "
+        f"best epoch {record.best_epoch} of {record.epochs}"
+    )
+    _metrics_table(record.test, record.oracle)
+    say(f"next: limerank export {out} --store stores/demo")
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    part: Annotated[Literal["validation", "test"], typer.Option(help="Part of the dataset.")] = "test",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute a run's metrics anew from its weights and dataset."""
+    from limerank.data.splits import Part
+    from limerank.train.evaluate import evaluate as evaluate_ranker
+    from limerank.train.evaluate import evaluation_loader, oracle
+    from limerank.train.run import Run
+
+    use_threads(threads)
+    opened = Run.open(run)
+    log = opened.dataset()
+    loader = evaluation_loader(log, Part(part), opened.config.train.max_history)
+    with progress_for(as_json).bar("evaluating", len(loader)) as bar:
+        metrics = evaluate_ranker(opened.ranker(log), loader, bar)
+    best = oracle(loader)
+    if as_json:
+        dumped = {name: metric.model_dump() for name, metric in metrics.items()}
+        emit_json(
+            {
+                "run": str(run),
+                "part": part,
+                "metrics": dumped,
+                "oracle": {name: metric.model_dump() for name, metric in best.items()},
+            }
+        )
+        return
+    _metrics_table(metrics, best)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    store: Annotated[Path, typer.Option(help="Bundle store; made when it is not there.")],
+    rows: Annotated[Literal["fp16", "fp32"], typer.Option(help="Precision of the stored item rows.")] = "fp16",
+    activate: Annotated[bool, typer.Option(help="Make the new bundle the active one.")] = True,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the offline item stage and publish a verified bundle."""
+    from limerank.study.publish import publish_run
+    from limerank.train.run import Run
+
+    use_threads(threads)
+    bundle = publish_run(Run.open(run), store, progress_for(as_json), row_type=rows, activate=activate)
+    manifest = bundle.manifest
+    if as_json:
+        emit_json(
+            {
+                "bundle": manifest.id,
+                "store": str(store),
+                "items": manifest.items - 1,
+                "active": activate,
+                "row_bytes": manifest.row_bytes,
+            }
+        )
+        return
+    say(
+        f"published bundle {manifest.id}: {manifest.items - 1:,} item rows of {manifest.row_bytes} bytes"
+        + (", now active" if activate else "")
+    )
+    say(f"next: limerank rank {store} --user {bundle.user_ids.ids[1]}")
+
+
+def _metrics_table(metrics: dict[str, Any], oracle: dict[str, Any]) -> None:
+    rows = []
+    for task, metric in metrics.items():
+        rows.append([task, *(_number(getattr(metric, name)) for name in ("auc", "gauc", "ne", "logloss")), metric.rows])
+        if task in oracle:
+            best = oracle[task]
+            rows.append(
+                [f"{task}, oracle", *(_number(getattr(best, n)) for n in ("auc", "gauc", "ne", "logloss")), best.rows]
+            )
+    emit_table("", ["task", "AUC", "gAUC", "NE", "logloss", "rows"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,137 @@
+"""Typed configuration: YAML in, pydantic out, dotted overrides, and errors that name the file, the key and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from limerank.errors import LimerankError, UsageError, did_you_mean
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+class TrainConfig(BaseModel):
+    """How a ranker is trained: Adam on the mean binary cross-entropy of all tasks (paper, appendix C)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(default=3, ge=1, le=1000)
+    batch_requests: int = Field(default=64, ge=1, description="requests per step; all their candidates come along")
+    learning_rate: float = Field(default=5e-3, gt=0, le=1)
+    final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
+    patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
+
+
+class RunConfig(BaseModel):
+    """One training run: which dataset, which ranker with which options, how trained, from which seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: Path
+    model: dict[str, Any] = Field(description="'name' of the ranker, and its options")
+    train: TrainConfig = TrainConfig()
+    seed: int = Field(default=1, ge=0)
+
+
+def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
+    """Read a YAML mapping, or fail naming the file and the line."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except yaml.YAMLError as broken:
+        mark = getattr(broken, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise error(f"{path}{line}: not valid YAML ({getattr(broken, 'problem', broken)})") from None
+    except (OSError, UnicodeDecodeError) as refused:
+        raise error(f"{path}: cannot be read ({refused})") from None
+    if not isinstance(value, dict):
+        raise error(f"{path}: must be a mapping of keys to values, not {type(value).__name__}")
+    return value
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Set dotted keys, such as `train.epochs=5`, on a copy; the values are read as YAML."""
+    result: dict[str, Any] = _copy(values)
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        if not equals or not dotted:
+            raise UsageError(f"--set {override}: must look like key=value, for example train.epochs=5")
+        target = result
+        *parents, last = dotted.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"--set {override}: '{parent}' is not a section")
+        target[last] = yaml.safe_load(text)
+    return result
+
+
+def validate(
+    config: type[Config], values: Mapping[str, Any], where: str, error: type[LimerankError] = UsageError
+) -> Config:
+    """Build a typed configuration; every problem becomes part of one line naming `where` and the key."""
+    try:
+        return config.model_validate(values)
+    except ValidationError as invalid:
+        raise error(f"{where}: {_explain(config, invalid)}") from None
+
+
+def load_run_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """A run configuration from a YAML file and overrides; a relative dataset path is relative to the file."""
+    values = apply_overrides(read_yaml(path), overrides)
+    config = validate(RunConfig, values, str(path))
+    if not config.dataset.is_absolute() and not any(o.startswith("dataset=") for o in overrides):
+        config = config.model_copy(update={"dataset": (path.parent / config.dataset)})
+    return config
+
+
+def _copy(values: Any) -> Any:
+    return {key: _copy(value) for key, value in values.items()} if isinstance(values, dict) else values
+
+
+def _explain(config: type[BaseModel], invalid: ValidationError) -> str:
+    problems = []
+    for item in invalid.errors(include_url=False):
+        location = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = _keys_at(config, item["loc"][:-1])
+            problems.append(f"unknown key '{location}'{did_you_mean(str(item['loc'][-1]), known)}")
+        elif item["type"] == "missing":
+            problems.append(f"key '{location}' is missing")
+        else:
+            given = item.get("input")
+            shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
+            prefix = f"key '{location}': " if location else ""
+            problems.append(f"{prefix}{item['msg'].removeprefix('Value error, ')}{shown}")
+    return "; ".join(problems)
+
+
+def _keys_at(config: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are allowed at a place inside a nested configuration."""
+    current: Any = config
+    for part in location:
+        if isinstance(part, int):
+            continue
+        fields = getattr(current, "model_fields", {})
+        if part not in fields:
+            return []
+        current = _model_inside(fields[part].annotation)
+    return sorted(getattr(current, "model_fields", {}))
+
+
+def _model_inside(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_inside(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""The data room: raw tables -> encoded event log -> request batches."""

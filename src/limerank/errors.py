@@ -1,0 +1,59 @@
+"""Errors a user can act on: one line that names the place, the problem and the fix, and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LimerankError(Exception):
+    """Base of every error that limerank explains itself; anything else is a bug."""
+
+    exit_code = 1
+
+
+class UsageError(LimerankError):
+    """A command, option or configuration key that does not make sense."""
+
+    exit_code = 2
+
+
+class DataError(LimerankError):
+    """A log, table or prepared dataset that cannot be used as it is."""
+
+    exit_code = 3
+
+
+class BundleError(LimerankError):
+    """A bundle that is damaged, incomplete or inconsistent with itself."""
+
+    exit_code = 4
+
+
+class ConflictError(LimerankError):
+    """Something that is already there, or is being used by somebody else."""
+
+    exit_code = 5
+
+
+class UnavailableError(LimerankError):
+    """Something this command needs and this machine does not have right now."""
+
+    exit_code = 6
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suffix that suggests the nearest known word, or lists them when nothing is near."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(choices)}" if choices else ""
+
+
+def require_extra(module: str, extra: str) -> None:
+    """Fail with the install command when an optional engine is missing."""
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise UnavailableError(f"this needs {module}, which is not installed: pip install 'limerank[{extra}]'")

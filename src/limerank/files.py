@@ -1,0 +1,148 @@
+"""Files that appear whole or not at all: write aside, fsync, rename; and the hashes that prove it later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from limerank.errors import ConflictError, LimerankError
+
+STAGING_MARK = ".staging-"
+
+
+class FileRecord(BaseModel):
+    """One file of an immutable directory: where it is, how long it is and what it hashes to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small text file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    _fsync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically, with keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, error: type[LimerankError], fix: str) -> Any:
+    """Read a JSON file, turning a missing or broken one into an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: no such file; {fix}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as broken:
+        raise error(f"{path}: not valid JSON ({broken}); {fix}") from None
+    except OSError as refused:
+        raise error(f"{path}: cannot be read ({refused.strerror}); {fix}") from None
+
+
+@contextmanager
+def staged_directory(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield an empty directory beside `final`; on success fsync it and rename it into place, else remove it.
+
+    With `overwrite`, an existing `final` is moved away first and deleted last, so a crash leaves one of the two whole.
+    """
+    if final.exists() and not overwrite:
+        raise ConflictError(f"{final} exists already; choose another place or pass --overwrite")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staging = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        yield staging
+        _fsync_tree(staging)
+        retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}-old")
+        if final.exists():
+            if not overwrite:
+                raise ConflictError(f"{final} appeared while it was being written; nothing was changed")
+            final.rename(retired)
+        staging.rename(final)
+        _fsync_directory(final.parent)
+        shutil.rmtree(retired, ignore_errors=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def record_files(directory: Path) -> list[FileRecord]:
+    """A record for every file below a directory, in a fixed order."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [
+        FileRecord(path=path.relative_to(directory).as_posix(), bytes=path.stat().st_size, sha256=sha256_of_file(path))
+        for path in files
+    ]
+
+
+def check_files(
+    directory: Path, records: list[FileRecord], error: type[LimerankError], fix: str, *, hashes: bool
+) -> None:
+    """Raise, naming the first file that is missing, of another length or (with `hashes`) of other content."""
+    for record in records:
+        path = directory / record.path
+        if not path.is_file():
+            raise error(f"{path}: missing; {fix}")
+        size = path.stat().st_size
+        if size != record.bytes:
+            raise error(f"{path}: has {size} bytes, should have {record.bytes}; {fix}")
+        if hashes and sha256_of_file(path) != record.sha256:
+            raise error(f"{path}: content does not match its recorded SHA-256; {fix}")
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """A SHA-256 over several parts, each length-prefixed so that no two lists of parts collide."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _fsync_tree(directory: Path) -> None:
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        else:
+            _fsync_directory(path)
+    _fsync_directory(directory)
+
+
+def _fsync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

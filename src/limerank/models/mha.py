@@ -1,0 +1,49 @@
+"""MHA skyline: every candidate attends to the whole history. The accuracy LIME aims at, at a cost of M x N."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from limerank.batch import UserInputs
+from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.ops.target_attention import attend_jagged, attend_one
+from limerank.schema import FeatureSpace
+
+
+class MHA(Ranker):
+    """o_c = MHA(T_c, E, E; J): softmax(LN(T) W_Q (LN(E) W_K)^T / sqrt(d_a)) LN(E) W_V, heads side by side.
+
+    Nothing per user can be cached per item except the queries LN(T) W_Q, which serving does.
+    """
+
+    name = "mha"
+    options_type = AttentionOptions
+    factorized = False
+    options: AttentionOptions
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: AttentionOptions) -> None:
+        super().__init__(space, tasks, options)
+        self.to_queries = HeadProjection(options.width, options.heads, outputs=1)
+        self.to_keys_values = HeadProjection(options.width, options.heads, outputs=2)
+        start_aligned([self.to_queries], [self.to_keys_values], options.sharpness)
+
+    def encode_user(self, inputs: UserInputs) -> UserState:
+        keys, values = self.to_keys_values(self.item_tower.history(inputs.history))
+        context = self.context_tower(inputs.users, inputs.context)
+        return UserState((keys, values), self.head.from_user(context), inputs.history.offsets)
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        (queries,) = self.to_queries(items)
+        rows: Tensor = queries.flatten(1)
+        return rows
+
+    def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        keys, values = user.memory
+        queries = split_heads(items.rows, self.options.heads)
+        if user.offsets is None or len(user.offsets) == 2:
+            return attend_one(queries, keys, values).flatten(1)
+        return attend_jagged(queries, candidate_offsets, keys, values, user.offsets).flatten(1)
+
+    def row_parameters(self) -> list[nn.Parameter]:
+        return list(self.to_queries.parameters())

@@ -1,0 +1,1 @@
+"""Parameters: feature embeddings, towers, links, projections, heads."""

@@ -1,0 +1,127 @@
+"""From encoded features to vectors: embedding tables and the towers on top of them.
+
+Paper, "Model Overview": embed every attribute, concatenate, project through an MLP to E_j. The MLP's first layer is
+kept in parts (item attributes, event attributes), so that the item part is computed once per distinct item.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.batch import Features, History
+from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
+
+EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
+
+
+class FeatureEmbedding(nn.Module):
+    """All features of one role in one table; each row of the result is their embeddings side by side.
+
+    In training every index becomes 'unknown' with probability `unknown_rate`, so that what has never been seen has an
+    embedding that was trained. Multi-valued features are averaged; an empty list is zero.
+    """
+
+    def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
+        super().__init__()
+        self.single = [feature for feature in features if feature.kind is not Kind.MULTI_VALUED]
+        self.lists = [feature for feature in features if feature.kind is Kind.MULTI_VALUED]
+        self.unknown_rate = unknown_rate
+        self.output_width = width * len(features)
+        sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
+        first_rows = sizes.cumsum(0)
+        self.first_row: Tensor
+        self.register_buffer("first_row", first_rows[: len(self.single)], persistent=False)
+        self.list_first_row = first_rows[len(self.single) : -1].tolist()
+        self.table = nn.Parameter(torch.empty(int(first_rows[-1]), width))
+        nn.init.normal_(self.table, std=EMBEDDING_STD)
+        with torch.no_grad():
+            self.table[first_rows[:-1] + UNKNOWN_INDEX] = 0.0
+
+    def forward(self, features: Features) -> Tensor:
+        if features.indices.shape[1] != len(self.single) or len(features.lists) != len(self.lists):
+            raise ValueError(
+                f"features have {features.indices.shape[1]} columns and {len(features.lists)} lists, "
+                f"this embedding has {len(self.single)} and {len(self.lists)}"
+            )
+        rows = self._forget(features.indices) + self.first_row
+        parts = [functional.embedding(rows, self.table).flatten(1)] if self.single else []
+        for jagged, first in zip(features.lists, self.list_first_row, strict=True):
+            values = self._forget(jagged.values) + first
+            parts.append(functional.embedding_bag(values, self.table, jagged.offsets[:-1], mode="mean"))
+        return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
+
+    def _forget(self, indices: Tensor) -> Tensor:
+        if not self.training or not self.unknown_rate:
+            return indices
+        forgotten = torch.rand(indices.shape, device=indices.device) < self.unknown_rate
+        return indices.masked_fill(forgotten, UNKNOWN_INDEX)
+
+
+class ItemTower(nn.Module):
+    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP."""
+
+    def __init__(
+        self,
+        item: tuple[EncodedFeature, ...],
+        event: tuple[EncodedFeature, ...],
+        *,
+        embedding_width: int,
+        hidden: int,
+        width: int,
+        unknown_rate: float,
+    ) -> None:
+        super().__init__()
+        self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate)
+        self.event_embedding = FeatureEmbedding(event, embedding_width, 0.0) if event else None
+        self.from_item = nn.Linear(self.item_embedding.output_width, hidden)
+        event_width = self.event_embedding.output_width if self.event_embedding else 0
+        self.from_event = nn.Linear(event_width, hidden, bias=False) if event_width else None
+        self.to_output = nn.Linear(hidden, width)
+
+    def candidates(self, items: Features) -> Tensor:
+        """T [n, d]: never sees an event."""
+        output: Tensor = self.to_output(functional.relu(self.from_item(self.item_embedding(items))))
+        return output
+
+    def history(self, history: History) -> Tensor:
+        """E [sum_n, d], jagged like the history."""
+        hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
+        if self.event_embedding is not None and self.from_event is not None:
+            hidden = hidden + self.from_event(self.event_embedding(history.events))
+        output: Tensor = self.to_output(functional.relu(hidden))
+        return output
+
+    def item_parameters(self) -> list[nn.Parameter]:
+        """The parameters T depends on."""
+        return [
+            *self.item_embedding.parameters(),
+            *self.from_item.parameters(),
+            *self.to_output.parameters(),
+        ]
+
+
+class ContextTower(nn.Module):
+    """User and context features to the vector E^C [B, width], which conditions the links and enters the head."""
+
+    def __init__(
+        self,
+        user: tuple[EncodedFeature, ...],
+        context: tuple[EncodedFeature, ...],
+        *,
+        embedding_width: int,
+        unknown_rate: float,
+    ) -> None:
+        super().__init__()
+        self.user_embedding = FeatureEmbedding(user, embedding_width, unknown_rate) if user else None
+        self.context_embedding = FeatureEmbedding(context, embedding_width, unknown_rate) if context else None
+        self.output_width = max(1, embedding_width * (len(user) + len(context)))
+
+    def forward(self, users: Features, context: Features) -> Tensor:
+        parts = []
+        if self.user_embedding is not None:
+            parts.append(self.user_embedding(users))
+        if self.context_embedding is not None:
+            parts.append(self.context_embedding(context))
+        return torch.cat(parts, dim=1) if parts else torch.ones(len(users), 1)

@@ -1,0 +1,1 @@
+"""Attention mathematics: tensors in, tensors out; no modules, no parameters, no features."""

@@ -1,0 +1,66 @@
+"""Progress of long work: a bar with time left on a terminal, nothing otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichBar
+
+
+class Bar(Protocol):
+    """One piece of long work that reports how far it is."""
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Some more steps are done; `note` replaces the text beside the bar when it is given."""
+
+
+class _Silent:
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        return None
+
+
+class _Shown:
+    def __init__(self, bar: RichBar, description: str, total: int) -> None:
+        self.bar = bar
+        self.task = bar.add_task(description, total=total, note="")
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        if note:
+            self.bar.update(self.task, note=note)
+        self.bar.advance(self.task, steps)
+
+
+class Progress:
+    """Hands out bars; shows them on standard error only when that is a terminal and `quiet` is false."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.shown = not quiet and sys.stderr.isatty()
+        self.quiet = quiet
+
+    @contextmanager
+    def bar(self, description: str, total: int) -> Iterator[Bar]:
+        """A bar for `total` steps of work."""
+        if not self.shown:
+            yield _Silent()
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield _Shown(bar, description, total)
+
+    def say(self, text: str) -> None:
+        """A line of news for the person watching; on standard error, so that results can be piped."""
+        if not self.quiet:
+            Console(stderr=True, highlight=False).print(text, markup=False)

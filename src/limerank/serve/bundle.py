@@ -1,0 +1,190 @@
+"""A bundle: one immutable, verified directory with all that serving needs.
+
+manifest.json          what it is, what made it, every file with its length and hash
+model.safetensors      the ranker's weights
+rows.safetensors       the item rows, stamped with the fingerprint of the weights that made them
+encoders.json          values to indices
+items.safetensors      encoded item features (the user stage embeds history items)
+users.safetensors      encoded user features
+histories.safetensors  the last events of each user up to the watermark
+item_ids.arrow, user_ids.arrow
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from limerank import files
+from limerank.batch import Features, Jagged
+from limerank.config import validate
+from limerank.data.encode import Encoders
+from limerank.errors import BundleError
+from limerank.models import Ranker, build_ranker
+from limerank.schema import Role
+from limerank.serve.ids import IdMap
+from limerank.serve.scorer import RowStore
+
+FORMAT = "limerank-bundle-1"
+MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
+ITEMS, USERS, HISTORIES = "items.safetensors", "users.safetensors", "histories.safetensors"
+ITEM_IDS, USER_IDS = "item_ids.arrow", "user_ids.arrow"
+FIX = "export the run again, or roll back with `limerank bundle rollback`"
+
+
+class BundleManifest(BaseModel):
+    """What a bundle is, what made it, and its files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str
+    id: str
+    created_at: str
+    limerank: str
+    model: dict[str, Any]
+    tasks: list[str]
+    items: int
+    users: int
+    row_type: str
+    row_bytes: int
+    row_fingerprint: str
+    data_fingerprint: str
+    watermark: int
+    max_history: int
+    metrics: dict[str, Any]
+    files: list[files.FileRecord]
+
+
+class Bundle:
+    """An opened bundle. `open` has verified it, so what it hands out can be trusted."""
+
+    def __init__(self, path: Path, manifest: BundleManifest, encoders: Encoders, ranker: Ranker) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.encoders = encoders
+        self.ranker = ranker
+
+    @classmethod
+    def open(cls, path: Path) -> Bundle:
+        """Verify every hash and that the rows were made by these weights, then map."""
+        manifest = read_manifest(path)
+        files.check_files(path, manifest.files, BundleError, FIX, hashes=True)
+        encoders = validate(
+            Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
+        )
+        where = str(path / MANIFEST)
+        ranker = build_ranker(manifest.model, encoders.space(), len(manifest.tasks), where, BundleError)
+        try:
+            ranker.load_state_dict(_load(path / WEIGHTS))
+        except RuntimeError as unfit:
+            reason = " ".join(str(unfit).split())[:200]
+            raise BundleError(f"{path / WEIGHTS}: weights do not fit model '{ranker.name}' ({reason}); {FIX}") from None
+        bundle = cls(path, manifest, encoders, ranker.eval())
+        bundle._check_rows()
+        return bundle
+
+    @cached_property
+    def rows(self) -> RowStore:
+        """The item rows, mapped."""
+        tensors = _load(self.path / ROWS)
+        return RowStore(tensors["rows"], tensors["share"])
+
+    @cached_property
+    def item_table(self) -> Features:
+        """Encoded item features by row."""
+        return _features(_load(self.path / ITEMS))
+
+    @cached_property
+    def user_table(self) -> Features:
+        """Encoded user features by row."""
+        return _features(_load(self.path / USERS))
+
+    @cached_property
+    def histories(self) -> dict[str, torch.Tensor]:
+        """`offsets` [users + 1] into `item` and `events`, oldest first."""
+        return _load(self.path / HISTORIES)
+
+    @cached_property
+    def item_ids(self) -> IdMap:
+        """Item ids by row."""
+        return IdMap(pl.read_ipc(self.path / ITEM_IDS)["id"])
+
+    @cached_property
+    def user_ids(self) -> IdMap:
+        """User ids by row."""
+        return IdMap(pl.read_ipc(self.path / USER_IDS)["id"])
+
+    def _check_rows(self) -> None:
+        expected = row_fingerprint(self.ranker, self.item_table)
+        path = self.path / ROWS
+        try:
+            with safe_open(path, framework="pt") as handle:
+                stamped = (handle.metadata() or {}).get("fingerprint")
+                rows, share = handle.get_slice("rows").get_shape(), handle.get_slice("share").get_shape()
+        except (OSError, SafetensorError) as broken:
+            raise BundleError(f"{path}: cannot be read ({broken}); {FIX}") from None
+        if not stamped == self.manifest.row_fingerprint == expected:
+            raise BundleError(
+                f"{path}: rows were made by other weights (fingerprint {str(stamped)[:12]}, "
+                f"weights have {expected[:12]}); {FIX}"
+            )
+        if not rows[0] == share[0] == self.manifest.items:
+            raise BundleError(
+                f"{path}: has {rows[0]} rows, key 'items' of {MANIFEST} says {self.manifest.items}; {FIX}"
+            )
+
+
+def read_manifest(path: Path) -> BundleManifest:
+    """A bundle's manifest, checked for format but not against its files."""
+    if not path.is_dir():
+        raise BundleError(f"{path}: no such bundle; see `limerank bundle list`")
+    values = files.read_json(path / MANIFEST, BundleError, FIX)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise BundleError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
+    return validate(BundleManifest, values, str(path / MANIFEST), BundleError)
+
+
+def row_fingerprint(ranker: Ranker, item_table: Features) -> str:
+    """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
+    parts: list[str | bytes] = [ranker.name, ranker.options.model_dump_json()]
+    tensors = dict(ranker.item_side_parameters()) | {f"items.{n}": t for n, t in tensors_of(item_table).items()}
+    for name in sorted(tensors):
+        parts += [name, str(tuple(tensors[name].shape)), tensors[name].detach().contiguous().numpy().tobytes()]
+    return files.digest_of(*parts)
+
+
+def tensors_of(features: Features) -> dict[str, torch.Tensor]:
+    """Features as named tensors, for a file."""
+    named = {"indices": features.indices}
+    for place, jagged in enumerate(features.lists):
+        named[f"list{place}.values"], named[f"list{place}.offsets"] = jagged.values, jagged.offsets
+    return named
+
+
+def encode_side(bundle: Bundle, role: Role, values: dict[str, Any]) -> Features:
+    """One row of user or context features from raw values; what is missing is unknown."""
+    encoders = bundle.encoders.of(role)
+    indices = [[encoder.encode_value(values.get(encoder.name)) for encoder in encoders]]
+    return Features(torch.tensor(indices, dtype=torch.long).reshape(1, len(encoders)))
+
+
+def _features(tensors: dict[str, torch.Tensor]) -> Features:
+    lists = sum(name.endswith(".values") for name in tensors)
+    return Features(
+        tensors["indices"],
+        tuple(Jagged(tensors[f"list{i}.values"], tensors[f"list{i}.offsets"]) for i in range(lists)),
+    )
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as broken:
+        raise BundleError(f"{path}: cannot be read ({broken}); {FIX}") from None

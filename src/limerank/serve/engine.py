@@ -1,0 +1,189 @@
+"""The engine: one verified bundle, and per request three timed stages (paper, figure "LIME Inference").
+
+user      the history becomes a user state; once per request, whatever the number of candidates
+lookup    candidate ids become item rows
+interact  rows times user state, the head, probabilities
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from limerank.batch import Features, UserInputs
+from limerank.data.batches import make_history
+from limerank.data.encode import encode_rows
+from limerank.data.eventlog import UNKNOWN_ROW
+from limerank.errors import UsageError, did_you_mean
+from limerank.models import UserState
+from limerank.schema import Role
+from limerank.serve.bundle import Bundle, encode_side
+from limerank.serve.scorer import choose_path, score_candidates
+from limerank.serve.store import BundleStore
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened after the bundle's histories end: an item and its event features, by name."""
+
+    item_id: str
+    features: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates in order, best first, and how the answer came about."""
+
+    item_ids: list[str]
+    probabilities: NDArray[np.float32]
+    """[ranked, tasks]"""
+    tasks: list[str]
+    bundle: str
+    known_user: bool
+    history_used: int
+    candidates: int
+    unknown_items: list[str]
+    path: str
+    milliseconds: dict[str, float]
+
+
+class Engine:
+    """Ranks candidates for one user at a time with one bundle."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.ranker = bundle.ranker
+
+    @classmethod
+    def open(cls, store: Path, bundle_id: str | None = None) -> Engine:
+        """An engine on a store's active bundle, or on the one named."""
+        return cls(BundleStore.open(store).open_bundle(bundle_id))
+
+    def rank(
+        self,
+        user_id: str,
+        item_ids: Sequence[str] | None = None,
+        *,
+        context: dict[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        limit: int | None = None,
+        task: str | None = None,
+    ) -> Ranking:
+        """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
+
+        An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such.
+        """
+        tasks = self.bundle.manifest.tasks
+        if task is not None and task not in tasks:
+            raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
+        with torch.inference_mode():
+            clock = _Clock()
+            inputs, known = self.user_inputs(user_id, context or {}, events)
+            user = self.ranker.encode_user(inputs)
+            clock.lap("user")
+            rows, unknown = self._lookup(item_ids)
+            clock.lap("lookup")
+            count = len(self.bundle.rows) - 1 if rows is None else len(rows)
+            probabilities = self.score(user, rows)
+            clock.lap("interact")
+            order = _best_first(probabilities[:, tasks.index(task) if task else 0], limit)
+            best = order + 1 if rows is None else rows[order]
+            names = self.bundle.item_ids.names_of(best)
+            if item_ids is not None:
+                names = [item_ids[place] for place in order]
+            clock.lap("select")
+        return Ranking(
+            item_ids=names,
+            probabilities=probabilities[order],
+            tasks=tasks,
+            bundle=self.bundle.manifest.id,
+            known_user=known,
+            history_used=len(inputs.history.item_of_event),
+            candidates=count,
+            unknown_items=unknown,
+            path=choose_path(self.ranker, count),
+            milliseconds=clock.finish(),
+        )
+
+    def user_inputs(
+        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = ()
+    ) -> tuple[UserInputs, bool]:
+        """What the user stage reads for one request, and whether the user is known."""
+        bundle = self.bundle
+        self._check_names(Role.CONTEXT, context)
+        for event in events:
+            self._check_names(Role.EVENT, event.features)
+        user_row = int(bundle.user_ids.rows_of([user_id])[0])
+        offsets = bundle.histories["offsets"]
+        start, end = int(offsets[user_row]), int(offsets[user_row + 1])
+        new_items = bundle.item_ids.rows_of([event.item_id for event in events])
+        new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
+        items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
+        encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
+        kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
+        history = make_history(
+            bundle.item_table,
+            items[kept],
+            Features(torch.from_numpy(encoded[kept].astype(np.int64))),
+            np.array([0, len(items[kept])]),
+        )
+        inputs = UserInputs(
+            users=bundle.user_table.take(torch.tensor([user_row])),
+            context=encode_side(bundle, Role.CONTEXT, context),
+            history=history,
+        )
+        return inputs, user_row != UNKNOWN_ROW
+
+    def score(self, user: UserState, rows: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """Probabilities [candidates, tasks]; None means every known item, in row order."""
+        if rows is None:
+            logits = score_candidates(self.ranker, user, self.bundle.rows)[1:]
+        else:
+            logits = score_candidates(self.ranker, user, self.bundle.rows, torch.from_numpy(rows))
+        probabilities: NDArray[np.float32] = logits.sigmoid().numpy()
+        return probabilities
+
+    def _lookup(self, item_ids: Sequence[str] | None) -> tuple[NDArray[np.int64] | None, list[str]]:
+        if item_ids is None:
+            return None, []
+        rows = self.bundle.item_ids.rows_of(item_ids)
+        return rows, [item_ids[place] for place in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+
+    def _check_names(self, role: Role, values: dict[str, Any]) -> None:
+        known = [encoder.name for encoder in self.bundle.encoders.of(role)]
+        for name in values:
+            if name not in known:
+                raise UsageError(f"no {role.value} feature '{name}'{did_you_mean(name, known)}")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.started = self.last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = (now - self.last) * 1000
+        self.last = now
+
+    def finish(self) -> dict[str, float]:
+        return {**self.laps, "total": (self.last - self.started) * 1000}
+
+
+def _best_first(scores: NDArray[np.float32], limit: int | None) -> NDArray[np.int64]:
+    """Places of the best scores, best first; equal scores keep their input order."""
+    order: NDArray[np.int64]
+    if limit is not None and 0 < limit < len(scores) // 4:
+        cut = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        chosen = np.flatnonzero(scores >= cut)
+        order = chosen[np.argsort(-scores[chosen], kind="stable")]
+    else:
+        order = np.argsort(-scores, kind="stable")
+    return order[:limit]

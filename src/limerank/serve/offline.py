@@ -1,0 +1,111 @@
+"""The offline item stage: item rows for the whole catalog, published as a bundle.
+
+Paper, "Offline Item-Side Pre-computation". A row is what the interaction needs of an item (for LIME the H * l attention
+weights) and the item's share of the head's first layer.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from limerank import __version__, files
+from limerank.batch import Features
+from limerank.data.batches import expand_ranges
+from limerank.data.eventlog import EventLog
+from limerank.models import Ranker
+from limerank.progress import Progress
+from limerank.schema import Role
+from limerank.serve import bundle as bundles
+from limerank.serve.bundle import Bundle, BundleManifest
+from limerank.serve.scorer import RowStore
+from limerank.serve.store import BUNDLES, BundleStore
+
+ITEMS_PER_BLOCK = 8192
+ROW_TYPES = {"fp16": torch.float16, "fp32": torch.float32}
+
+
+def compute_rows(ranker: Ranker, items: Features, row_type: str = "fp16", progress: Progress | None = None) -> RowStore:
+    """The rows of every item of a table, in blocks."""
+    ranker.eval()
+    blocks = []
+    with torch.inference_mode(), (progress or Progress(quiet=True)).bar("item rows", len(items)) as bar:
+        for start in range(0, len(items), ITEMS_PER_BLOCK):
+            part = items.take(torch.arange(start, min(start + ITEMS_PER_BLOCK, len(items))))
+            state = ranker.encode_items(part)
+            blocks.append(RowStore(state.rows.to(ROW_TYPES[row_type]), state.share.to(ROW_TYPES[row_type])))
+            bar.advance(len(part))
+    return RowStore(torch.cat([b.rows for b in blocks]), torch.cat([b.share for b in blocks]))
+
+
+def export(
+    ranker: Ranker,
+    model: dict[str, Any],
+    log: EventLog,
+    store: Path,
+    *,
+    max_history: int,
+    row_type: str = "fp16",
+    metrics: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Compute item rows and publish a bundle; it is verified but not yet active."""
+    rows = compute_rows(ranker, log.item_table, row_type, progress)
+    fingerprint = bundles.row_fingerprint(ranker, log.item_table)
+    created = datetime.now(UTC)
+    weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
+    identity = files.digest_of(fingerprint, log.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights)))
+    bundle_id = f"{created:%Y%m%d-%H%M%S}-{identity[:8]}"
+    final = store / BUNDLES / bundle_id
+    with files.staged_directory(final) as staging:
+        save_file(weights, staging / bundles.WEIGHTS)
+        save_file({"rows": rows.rows, "share": rows.share}, staging / bundles.ROWS, {"fingerprint": fingerprint})
+        save_file(bundles.tensors_of(log.item_table), staging / bundles.ITEMS)
+        save_file(bundles.tensors_of(log.user_table), staging / bundles.USERS)
+        save_file(_histories(log, max_history), staging / bundles.HISTORIES)
+        for name in (bundles.ITEM_IDS, bundles.USER_IDS):
+            (staging / name).write_bytes((log.path / name).read_bytes())
+        files.write_json(staging / bundles.ENCODERS, log.encoders.model_dump(mode="json"))
+        manifest = BundleManifest(
+            format=bundles.FORMAT,
+            id=bundle_id,
+            created_at=created.isoformat(timespec="seconds"),
+            limerank=__version__,
+            model=model,
+            tasks=[task.name for task in log.schema.tasks],
+            items=len(rows),
+            users=len(log.user_table),
+            row_type=row_type,
+            row_bytes=rows.rows.element_size() * (rows.rows.shape[1] + rows.share.shape[1]),
+            row_fingerprint=fingerprint,
+            data_fingerprint=log.fingerprint,
+            watermark=log.manifest.last_time,
+            max_history=max_history,
+            metrics=metrics or {},
+            files=files.record_files(staging),
+        )
+        files.write_json(staging / bundles.MANIFEST, manifest.model_dump(mode="json"))
+    return BundleStore(store).open_bundle(bundle_id)
+
+
+def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
+    """The last events of every user, flat, oldest first."""
+    offsets = log.column("requests/user_offsets").astype(np.int64)
+    start, end = np.maximum(offsets[:-1], offsets[1:] - max_history), offsets[1:]
+    rows, kept = expand_ranges(start, end)
+    events = [column[rows].astype(np.int32) for column in log.role_columns(Role.EVENT)]
+    stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
+    return {
+        "offsets": torch.from_numpy(kept),
+        "item": torch.from_numpy(log.column("events/item")[rows].astype(np.int32)),
+        "events": torch.from_numpy(stacked),
+    }
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.numpy().tobytes()

@@ -1,0 +1,89 @@
+"""A store of bundles: publish, list, activate, roll back, collect. CURRENT and PREVIOUS are one line each."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from limerank import files
+from limerank.errors import BundleError, ConflictError, did_you_mean
+from limerank.serve.bundle import Bundle, BundleManifest, read_manifest
+
+CURRENT, PREVIOUS, BUNDLES = "CURRENT", "PREVIOUS", "bundles"
+
+
+class BundleStore:
+    """A directory of bundles with at most one active."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: Path) -> BundleStore:
+        """A store that must exist already."""
+        if not (path / BUNDLES).is_dir():
+            raise BundleError(f"{path}: no bundle store here; make one with `limerank export RUN --store {path}`")
+        return cls(path)
+
+    def bundle_path(self, bundle_id: str) -> Path:
+        """Where a bundle of this id lives; an id that is not in the store is an error."""
+        if bundle_id not in self.ids():
+            raise BundleError(f"{self.path}: no bundle '{bundle_id}'{did_you_mean(bundle_id, self.ids())}")
+        return self.path / BUNDLES / bundle_id
+
+    def ids(self) -> list[str]:
+        """Published bundles, oldest first; leftovers of interrupted work are not bundles."""
+        folders = (self.path / BUNDLES).iterdir() if (self.path / BUNDLES).is_dir() else ()
+        return sorted(f.name for f in folders if f.is_dir() and files.STAGING_MARK not in f.name)
+
+    def manifests(self) -> list[BundleManifest]:
+        """The manifests of all bundles, oldest first."""
+        return [read_manifest(self.path / BUNDLES / bundle_id) for bundle_id in self.ids()]
+
+    def current_id(self) -> str | None:
+        """The active bundle."""
+        return self._read(CURRENT)
+
+    def previous_id(self) -> str | None:
+        """The bundle that was active before."""
+        return self._read(PREVIOUS)
+
+    def open_bundle(self, bundle_id: str | None = None) -> Bundle:
+        """Verify and map a bundle, the active one unless told otherwise."""
+        chosen = bundle_id or self.current_id()
+        if chosen is None:
+            raise BundleError(f"{self.path}: no bundle is active; choose one with `limerank bundle activate`")
+        return Bundle.open(self.bundle_path(chosen))
+
+    def activate(self, bundle_id: str) -> Bundle:
+        """Verify a bundle, then make it the active one; a bundle that fails changes nothing."""
+        bundle = self.open_bundle(bundle_id)
+        current = self.current_id()
+        if current == bundle_id:
+            return bundle
+        if current is not None:
+            files.write_text(self.path / PREVIOUS, current + "\n")
+        files.write_text(self.path / CURRENT, bundle_id + "\n")
+        return bundle
+
+    def roll_back(self) -> Bundle:
+        """Make the previously active bundle active again."""
+        previous = self.previous_id()
+        if previous is None:
+            raise ConflictError(f"{self.path}: there is no previous bundle to roll back to")
+        return self.activate(previous)
+
+    def collect(self, keep: int) -> list[str]:
+        """Delete all but the newest `keep` bundles, never the active or the previous one; and interrupted leftovers."""
+        kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
+        removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
+        leftovers = [f.name for f in (self.path / BUNDLES).iterdir() if files.STAGING_MARK in f.name]
+        for name in [*removed, *leftovers]:
+            shutil.rmtree(self.path / BUNDLES / name)
+        return [*removed, *leftovers]
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None

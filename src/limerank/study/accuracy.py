@@ -1,0 +1,117 @@
+"""Accuracy of several rankers on one dataset, several seeds each (paper, table `merged_results`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from pydantic import BaseModel
+
+from limerank.config import RunConfig, TrainConfig
+from limerank.progress import Progress
+from limerank.train.metrics import Metrics
+from limerank.train.run import Run
+from limerank.train.trainer import train
+
+BASELINE, SKYLINE = "ttsn", "mha"
+
+
+class SeedResult(BaseModel):
+    """One ranker trained from one seed."""
+
+    model: str
+    seed: int
+    test: Metrics
+    seconds: float
+
+
+class AccuracyStudy(BaseModel):
+    """All results, the oracle, and how much of the gap between baseline and skyline each ranker closes, per seed."""
+
+    task: str
+    results: list[SeedResult]
+    oracle: Metrics | None
+    gap_closed: dict[str, list[float]]
+
+    def of(self, model: str) -> list[SeedResult]:
+        """The results of one ranker, by seed."""
+        return sorted((r for r in self.results if r.model == model), key=lambda r: r.seed)
+
+    def models(self) -> list[str]:
+        """The rankers, in the order they were trained."""
+        return list(dict.fromkeys(result.model for result in self.results))
+
+
+def gap_closed(baseline: Metrics, skyline: Metrics, model: Metrics) -> float | None:
+    """The share of the NE gap between baseline and skyline that a ranker closes; 1 is parity with the skyline."""
+    if baseline.ne is None or skyline.ne is None or model.ne is None or baseline.ne == skyline.ne:
+        return None
+    return (baseline.ne - model.ne) / (baseline.ne - skyline.ne)
+
+
+def run_accuracy(
+    dataset: Path,
+    models: Sequence[dict[str, Any]],
+    seeds: Sequence[int],
+    settings: TrainConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    overwrite: bool = False,
+) -> AccuracyStudy:
+    """Train every ranker from every seed; the same data, sizes, steps and seeds for all."""
+    results, oracle, task = [], None, ""
+    for seed in seeds:
+        for model in models:
+            run = train_one(dataset, model, seed, settings, out, progress, overwrite=overwrite)
+            task = next(iter(run.record.test))
+            oracle = run.record.oracle.get(task)
+            results.append(
+                SeedResult(
+                    model=run.record.model, seed=seed, test=run.record.test[task], seconds=run.record.train_seconds
+                )
+            )
+            progress.say(f"  {run.record.model} seed {seed}: NE {_shown(run.record.test[task].ne)}")
+    return AccuracyStudy(task=task, results=results, oracle=oracle, gap_closed=_gaps(results))
+
+
+def train_one(
+    dataset: Path,
+    model: dict[str, Any],
+    seed: int,
+    settings: TrainConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> Run:
+    """One run of a study, in a folder named after ranker and seed."""
+    config = RunConfig(dataset=dataset, model=model, train=settings, seed=seed)
+    return train(config, out / f"{model['name']}-seed{seed}", progress, overwrite=overwrite)
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Mean and sample standard deviation, as text."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    return f"{mean(known):.4f} ± {stdev(known):.4f}" if len(known) > 1 else f"{known[0]:.4f}"
+
+
+def _gaps(results: Sequence[SeedResult]) -> dict[str, list[float]]:
+    by = {(result.model, result.seed): result.test for result in results}
+    gaps: dict[str, list[float]] = {}
+    for (model, seed), metrics in by.items():
+        ends = by.get((BASELINE, seed)), by.get((SKYLINE, seed))
+        if model in (BASELINE, SKYLINE) or ends[0] is None or ends[1] is None:
+            continue
+        share = gap_closed(ends[0], ends[1], metrics)
+        if share is not None:
+            gaps.setdefault(model, []).append(share)
+    return gaps
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

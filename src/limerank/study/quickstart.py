@@ -1,0 +1,233 @@
+"""The whole walk on built-in data: simulate, train three rankers, export, rank, click, rank again, report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limerank import files
+from limerank.config import TrainConfig
+from limerank.data.eventlog import EventLog
+from limerank.data.prepare import prepare
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.errors import ConflictError, require_extra
+from limerank.progress import Progress
+from limerank.serve.engine import Engine, Event, Ranking
+from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, train_one
+from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
+from limerank.study.publish import publish_run
+from limerank.train.run import Run
+
+LIME = "lime-mha"
+MODELS = (BASELINE, SKYLINE, LIME)
+MARKER = ".limerank-quickstart"
+TASK = "click"
+SPEED_CANDIDATES = 10_000
+CANDIDATE_SWEEP = (100, 1_000, 10_000, 30_000)
+HISTORY_SWEEP = (64, 256, 1024, 4096)
+CONTEXT = {"device": "phone", "hour": 20}
+CLICK = {"clicked": 1, "watched_fraction": 0.97}
+
+
+def quickstart_settings() -> TrainConfig:
+    """How the quickstart trains each ranker; `limerank study accuracy` trains longer."""
+    return TrainConfig(epochs=3)
+
+
+@dataclass(frozen=True)
+class ClickStory:
+    """One user's ranking before and after one click."""
+
+    user_id: str
+    clicked_item: str
+    topic: str
+    before: dict[str, int]
+    after: dict[str, int]
+    topic_of: dict[str, str]
+    first: Ranking
+    second: Ranking
+
+    def movers(self, count: int) -> list[tuple[str, str, int, int]]:
+        """The items that climbed most into the new top 100: item, topic, rank before, rank after."""
+        top = self.second.item_ids[:100]
+        moved = sorted(top, key=lambda item: self.after[item] - self.before[item])
+        return [(item, self.topic_of[item], self.before[item], self.after[item]) for item in moved[:count]]
+
+    def mean_rank(self, ranks: dict[str, int]) -> float:
+        """The mean rank of the clicked topic's items, the clicked one left out."""
+        same = [i for i, topic in self.topic_of.items() if topic == self.topic and i != self.clicked_item]
+        return float(np.mean([ranks[item] for item in same]))
+
+
+@dataclass(frozen=True)
+class QuickstartResult:
+    """Everything the walk found, for the summary, the report and `--json`."""
+
+    folder: Path
+    log: EventLog
+    runs: dict[str, Run]
+    peaks: Peaks
+    at_size: dict[str, Latency]
+    by_candidates: list[Latency]
+    by_history: list[Latency]
+    bundle_id: str
+    story: ClickStory
+
+    @property
+    def gap_closed(self) -> float | None:
+        """The share of the TTSN-to-MHA gap in NE that LIME-MHA closes."""
+        baseline, skyline, lime = (self.runs[name].record.test[TASK] for name in MODELS)
+        return gap_closed(baseline, skyline, lime)
+
+    @property
+    def speedup(self) -> float:
+        """MHA skyline's time over LIME-MHA's, user stage included, at SPEED_CANDIDATES candidates."""
+        return self.at_size[SKYLINE].total_ms / self.at_size[LIME].total_ms
+
+    def facts(self, report: Path) -> dict[str, Any]:
+        """The one JSON object of `limerank quickstart --json`."""
+        story = self.story
+        return {
+            "models": {
+                name: {
+                    **run.record.test[TASK].model_dump(include={"auc", "ne", "gauc"}),
+                    "user_ms": round(self.at_size[name].user_ms, 4),
+                    "us_per_candidate": round(self.at_size[name].us_per_candidate, 4),
+                    "train_seconds": run.record.train_seconds,
+                }
+                for name, run in self.runs.items()
+            },
+            "oracle": self.runs[LIME].record.oracle[TASK].model_dump(include={"auc", "ne", "gauc"}),
+            "gap_closed": self.gap_closed,
+            "speedup_vs_mha": round(self.speedup, 3),
+            "speed_measured_at": {"candidates": SPEED_CANDIDATES, "history": self.at_size[LIME].history},
+            "machine": self.peaks.model_dump(),
+            "bundle": self.bundle_id,
+            "store": str(self.folder / "store"),
+            "report": str(report),
+            "moved_after_click": {
+                "user": story.user_id,
+                "clicked": story.clicked_item,
+                "topic": story.topic,
+                "topic_mean_rank_before": round(story.mean_rank(story.before), 1),
+                "topic_mean_rank_after": round(story.mean_rank(story.after), 1),
+                "items": [
+                    {"item": item, "topic": topic, "before": before, "after": after}
+                    for item, topic, before, after in story.movers(10)
+                ],
+            },
+        }
+
+
+def run_quickstart(folder: Path, progress: Progress, seed: int = 1) -> QuickstartResult:
+    """Do the walk inside `folder`, which is emptied first if an earlier quickstart made it."""
+    require_extra("matplotlib", "report")
+    _claim(folder)
+    settings = quickstart_settings()
+    progress.say("1/5  simulating an exposure log with known click probabilities")
+    log = prepare(simulate(SimulatedConfig()), folder / "dataset", overwrite=True)
+    counts = log.manifest.counts
+    progress.say(f"     {counts['events']:,} events of {counts['users'] - 1:,} users on {counts['items'] - 1:,} items")
+    progress.say("2/5  training three rankers on the same data, sizes and seed")
+    runs = {}
+    for name in MODELS:
+        runs[name] = train_one(log.path, {"name": name}, seed, settings, folder / "runs", progress, overwrite=True)
+        record = runs[name].record
+        progress.say(
+            f"     {name}: AUC {record.test[TASK].auc:.4f}, NE {record.test[TASK].ne:.4f} "
+            f"in {record.train_seconds:.0f} s"
+        )
+    progress.say("3/5  measuring latency, contestants interleaved in this process")
+    entries = contestants({name: run.ranker(log) for name, run in runs.items()}, log)
+    peaks = measure_peaks()
+    at_size = compare(entries, log, history=settings.max_history, candidates=SPEED_CANDIDATES, repeats=15)
+    with progress.bar("latency", len(CANDIDATE_SWEEP) + len(HISTORY_SWEEP)) as bar:
+        by_candidates, by_history = sweep(
+            entries,
+            log,
+            candidates=CANDIDATE_SWEEP,
+            histories=HISTORY_SWEEP,
+            base_candidates=SPEED_CANDIDATES,
+            base_history=settings.max_history,
+            repeats=3,
+            done=bar.advance,
+        )
+    progress.say("4/5  offline stage: item rows for the whole catalog, published as a verified bundle")
+    bundle_id = publish_run(runs[LIME], folder / "store", progress).manifest.id
+    progress.say("5/5  ranking for one user, feeding one click, ranking again")
+    story = tell_click_story(Engine.open(folder / "store"))
+    return QuickstartResult(
+        folder=folder,
+        log=log,
+        runs=runs,
+        peaks=peaks,
+        at_size={latency.model: latency for latency in at_size},
+        by_candidates=by_candidates,
+        by_history=by_history,
+        bundle_id=bundle_id,
+        story=story,
+    )
+
+
+def tell_click_story(engine: Engine) -> ClickStory:
+    """Rank the catalog for a user, let them click the best item of a topic new to them, and rank again."""
+    bundle = engine.bundle
+    topics = topics_by_row(engine)
+    user_row = _user_with_a_new_topic(engine, topics)
+    user_id = bundle.user_ids.ids[user_row]
+    first = engine.rank(user_id, context=CONTEXT)
+    first = engine.rank(user_id, context=CONTEXT)  # timed again, warm
+    rows = bundle.item_ids.rows_of(first.item_ids)
+    unseen = ~np.isin(topics[rows], topics[_history_rows(engine, user_row)])
+    clicked = first.item_ids[int(np.flatnonzero(unseen)[0])]
+    second = engine.rank(user_id, context=CONTEXT, events=[Event(clicked, dict(CLICK))])
+    topic_encoder = next(e for e in bundle.encoders.item if e.name == "topic")
+    topic_of = {
+        item: topic_encoder.decode(int(topic)) for item, topic in zip(first.item_ids, topics[rows], strict=True)
+    }
+    return ClickStory(
+        user_id=user_id,
+        clicked_item=clicked,
+        topic=topic_of[clicked],
+        before={item: place for place, item in enumerate(first.item_ids, 1)},
+        after={item: place for place, item in enumerate(second.item_ids, 1)},
+        topic_of=topic_of,
+        first=first,
+        second=second,
+    )
+
+
+def topics_by_row(engine: Engine) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The encoded topic of every item row."""
+    place = [encoder.name for encoder in engine.bundle.encoders.item].index("topic")
+    topics: np.ndarray[Any, np.dtype[np.int64]] = engine.bundle.item_table.indices[:, place].numpy()
+    return topics
+
+
+def _history_rows(engine: Engine, user_row: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    offsets = engine.bundle.histories["offsets"]
+    rows: np.ndarray[Any, np.dtype[np.int32]] = engine.bundle.histories["item"][
+        offsets[user_row] : offsets[user_row + 1]
+    ].numpy()
+    return rows
+
+
+def _user_with_a_new_topic(engine: Engine, topics: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """A user with a fair history to whom at least one topic of the catalog is still new."""
+    lengths = engine.bundle.histories["offsets"].diff().numpy()
+    every = np.unique(topics[1:])
+    for user_row in np.argsort(np.abs(lengths - 40), kind="stable"):
+        if user_row and len(np.setdiff1d(every, topics[_history_rows(engine, int(user_row))])):
+            return int(user_row)
+    return int(np.argmin(np.where(lengths > 0, lengths, lengths.max() + 1)))
+
+
+def _claim(folder: Path) -> None:
+    """Take an empty folder, or one that an earlier quickstart made; never somebody else's files."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
+        raise ConflictError(f"{folder} is not empty and was not made by quickstart; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(folder / MARKER, "limerank quickstart may replace what is in this folder\n")

@@ -1,0 +1,121 @@
+"""The quickstart's report: one page that says what was found, with plots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from limerank import files
+from limerank.report.page import Page
+from limerank.report.plots import bar_plot, line_plot
+from limerank.study.accuracy import SKYLINE
+from limerank.study.latency import Latency
+from limerank.study.quickstart import LIME, SPEED_CANDIDATES, TASK, QuickstartResult
+from limerank.train.run import EPOCHS, Run
+
+
+def model_rows(result: QuickstartResult) -> list[list[str]]:
+    """The main table: accuracy and cost of each ranker, and the oracle."""
+    rows = []
+    for name, run in result.runs.items():
+        metrics, latency = run.record.test[TASK], result.at_size[name]
+        rows.append(
+            [
+                name,
+                *(_number(v) for v in (metrics.auc, metrics.gauc, metrics.ne)),
+                f"{latency.user_ms:.2f}",
+                f"{latency.us_per_candidate:.3f}",
+                f"{latency.total_ms:.2f}",
+            ]
+        )
+    best = result.runs[LIME].record.oracle[TASK]
+    rows.append(["oracle", *(_number(v) for v in (best.auc, best.gauc, best.ne)), "-", "-", "-"])
+    return rows
+
+
+MODEL_COLUMNS = ["model", "AUC", "gAUC", "NE", "user stage ms", "µs/candidate", f"total ms at {SPEED_CANDIDATES:,}"]
+
+
+def write_report(result: QuickstartResult) -> Path:
+    """Write `report.html` into the quickstart's folder."""
+    page = Page("limerank quickstart")
+    gap = "-" if result.gap_closed is None else f"{result.gap_closed:.0%}"
+    page.paragraph(
+        f"LIME-MHA closes {gap} of the NE gap between the two-tower baseline and the MHA skyline, and ranks "
+        f"{SPEED_CANDIDATES:,} candidates {result.speedup:.1f}x faster than the skyline.",
+        "lead",
+    )
+    seed = result.runs[LIME].record.seed
+    counts = result.log.manifest.counts
+    page.paragraph(
+        f"Simulated log: {counts['events']:,} events, {counts['requests']:,} requests; task '{TASK}'; one seed "
+        f"({seed}), so read small differences with care: `limerank study accuracy` repeats this with several seeds. "
+        "NE: lower is better.",
+        "small",
+    )
+    page.heading("Accuracy and cost")
+    page.table(MODEL_COLUMNS, model_rows(result))
+    aucs = {name: run.record.test[TASK].auc or 0.0 for name, run in result.runs.items()}
+    page.plots(
+        [
+            (
+                bar_plot(aucs, y="test AUC", line=result.runs[LIME].record.oracle[TASK].auc, line_name="oracle"),
+                "AUC on the last part of the log. The oracle knows the true click probabilities.",
+            ),
+            (
+                line_plot({n: _curve(run) for n, run in result.runs.items()}, x="epoch", y="validation NE"),
+                "Validation NE while training.",
+            ),
+        ]
+    )
+    page.heading("Latency")
+    page.plots(
+        [
+            (
+                line_plot(
+                    _against(result.by_candidates, "candidates"), x="candidates", y="milliseconds", logarithmic=True
+                ),
+                f"User stage and candidate stage together, history of {result.by_candidates[0].history} events.",
+            ),
+            (
+                line_plot(
+                    _against(result.by_history, "history"), x="history length", y="milliseconds", logarithmic=True
+                ),
+                f"The same against history, {result.by_history[0].candidates:,} candidates.",
+            ),
+        ]
+    )
+    peaks = result.peaks
+    page.paragraph(
+        f"{peaks.threads} threads; in the same process this machine reached {peaks.gemm_gflops:.0f} GFLOP/s (fp32 "
+        f"matrix product) and {peaks.copy_gbytes_per_second:.0f} GB/s (copy). Medians of interleaved runs. "
+        f"{SKYLINE}: fused attention in blocks over precomputed queries.",
+        "small",
+    )
+    story = result.story
+    page.heading("One click")
+    page.paragraph(
+        f"User {story.user_id} clicked {story.clicked_item}, the best-ranked item of a topic they had never seen "
+        f"({story.topic}). The mean rank of that topic's other items went from {story.mean_rank(story.before):,.0f} to "
+        f"{story.mean_rank(story.after):,.0f} of {story.first.candidates:,}. What climbed most into the top 100:"
+    )
+    page.table(["item", "topic", "rank before", "rank after"], [list(row) for row in story.movers(10)])
+    path = result.folder / "report.html"
+    files.write_text(path, page.html())
+    return path
+
+
+def _against(latencies: list[Latency], axis: str) -> dict[str, list[tuple[float, float]]]:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for latency in latencies:
+        series.setdefault(latency.model, []).append((getattr(latency, axis), latency.total_ms))
+    return series
+
+
+def _curve(run: Run) -> list[tuple[float, float]]:
+    lines = [json.loads(line) for line in (run.path / EPOCHS).read_text(encoding="utf-8").splitlines()]
+    return [(line["epoch"], line["validation"][TASK]["ne"]) for line in lines]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

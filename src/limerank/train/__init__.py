@@ -1,0 +1,1 @@
+"""Training: one trainer, exact metrics, run folders."""

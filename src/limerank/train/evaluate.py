@@ -1,0 +1,78 @@
+"""Predictions of a ranker on one part of a dataset, and how good they are; the oracle's too where it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.models import Ranker
+from limerank.progress import Bar
+from limerank.train.metrics import Metrics, measure
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Probabilities [rows, tasks] for candidate rows of the event log, in the order of `rows`."""
+
+    rows: NDArray[np.int64]
+    user: NDArray[np.int64]
+    probability: NDArray[np.float32]
+
+
+def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Predictions:
+    """Score every candidate of a loader's part."""
+    ranker.eval()
+    rows, users, probabilities = [], [], []
+    user_of_request = loader.log.column("requests/user")
+    with torch.inference_mode():
+        for requests in loader.plan():
+            batch = loader.assemble(requests)
+            probabilities.append(ranker(batch).sigmoid().numpy())
+            rows.append(loader.candidate_rows(requests))
+            counts = batch.candidates.offsets.diff().numpy()
+            users.append(np.repeat(user_of_request[requests].astype(np.int64), counts))
+            if bar is not None:
+                bar.advance()
+    return Predictions(np.concatenate(rows), np.concatenate(users), np.concatenate(probabilities))
+
+
+def evaluation_loader(log: EventLog, part: Part, max_history: int) -> RequestLoader:
+    """The loader that evaluation uses: fixed order, every request once."""
+    return RequestLoader(log, part, batch_requests=EVALUATION_BATCH, max_history=max_history)
+
+
+def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> dict[str, Metrics]:
+    """Metrics per task; gAUC groups by user."""
+    predictions = predict(ranker, loader, bar)
+    return {
+        task.name: measure(
+            loader.log.column(f"events/label.{task.name}")[predictions.rows],
+            predictions.probability[:, place],
+            predictions.user,
+        )
+        for place, task in enumerate(loader.log.schema.tasks)
+    }
+
+
+def oracle(loader: RequestLoader) -> dict[str, Metrics]:
+    """What the true probabilities would score, for the tasks whose true probability the dataset knows."""
+    log = loader.log
+    rows = loader.candidate_rows(loader.requests)
+    start = log.column("requests/start").astype(np.int64)
+    counts = start[loader.requests + 1] - start[loader.requests]
+    user = np.repeat(log.column("requests/user")[loader.requests].astype(np.int64), counts)
+    return {
+        task.name: measure(
+            log.column(f"events/label.{task.name}")[rows], log.column(f"events/truth.{task.name}")[rows], user
+        )
+        for task in log.schema.tasks
+        if task.true_probability
+    }

@@ -1,0 +1,146 @@
+"""A run is a folder: what was asked (config.yaml), what happened (metrics.jsonl, run.json), what came out (weights)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from limerank import __version__, files
+from limerank.config import RunConfig, load_run_config, validate
+from limerank.data.eventlog import EventLog
+from limerank.errors import ConflictError, DataError
+from limerank.models import Ranker, build_ranker
+from limerank.train.metrics import Metrics
+
+CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
+FIX = "train the run again"
+
+
+class RunRecord(BaseModel):
+    """The summary of a finished run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    parameters: int
+    seed: int
+    data_fingerprint: str
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+    epochs: int
+    best_epoch: int
+    train_seconds: float
+    validation: dict[str, Metrics]
+    test: dict[str, Metrics]
+    oracle: dict[str, Metrics]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, opened again."""
+
+    path: Path
+    config: RunConfig
+    record: RunRecord
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """Open a finished run; an unfinished or damaged one is refused with the file named."""
+        if not path.is_dir():
+            raise DataError(f"{path}: no run here; make one with `limerank train CONFIG --out {path}`")
+        record = validate(RunRecord, files.read_json(path / RECORD, DataError, FIX), str(path / RECORD), DataError)
+        return cls(path, load_run_config(path / CONFIG), record)
+
+    def dataset(self) -> EventLog:
+        """The dataset of this run, refused when it is not the one the run was trained on."""
+        log = EventLog.open(self.config.dataset)
+        if log.fingerprint != self.record.data_fingerprint:
+            raise DataError(
+                f"{self.config.dataset}: fingerprint {log.fingerprint[:12]} is not that of run {self.path} "
+                f"({self.record.data_fingerprint[:12]}); prepare that dataset again or train anew"
+            )
+        return log
+
+    def ranker(self, log: EventLog) -> Ranker:
+        """The trained ranker, ready to predict."""
+        where = self.path / WEIGHTS
+        ranker = build_ranker(self.config.model, log.encoders.space(), len(log.schema.tasks), str(self.path / CONFIG))
+        load_weights(ranker, where)
+        return ranker.eval()
+
+
+def start_folder(path: Path, config: RunConfig, *, overwrite: bool) -> None:
+    """Make a run's folder and write down what was asked; an existing run is kept unless `overwrite`."""
+    if (path / RECORD).exists() and not overwrite:
+        raise ConflictError(f"{path} holds a finished run; choose another --out or pass --overwrite")
+    path.mkdir(parents=True, exist_ok=True)
+    for name in (RECORD, EPOCHS, WEIGHTS):
+        (path / name).unlink(missing_ok=True)
+    values = config.model_dump(mode="json")
+    values["dataset"] = os.path.relpath(config.dataset.absolute(), path.absolute())
+    files.write_text(path / CONFIG, yaml.safe_dump(values, sort_keys=False))
+
+
+def save_weights(ranker: Ranker, path: Path) -> None:
+    """Write a ranker's weights, whole or not at all."""
+    aside = path.with_name(f"{path.name}{files.STAGING_MARK}{os.getpid()}")
+    try:
+        save_file({name: value.contiguous() for name, value in ranker.state_dict().items()}, aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def load_weights(ranker: Ranker, path: Path) -> None:
+    """Read a ranker's weights; a damaged or foreign file is an error that names it."""
+    try:
+        ranker.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as broken:
+        reason = str(broken).splitlines()[0]
+        raise DataError(f"{path}: cannot be loaded as weights of '{ranker.name}' ({reason}); {FIX}") from None
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide a result."""
+    import numpy
+    import polars
+
+    return {
+        "limerank": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "polars": polars.__version__,
+    }
+
+
+def machine() -> dict[str, str | int]:
+    """The machine, without anything that identifies it."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def count_parameters(ranker: Ranker) -> int:
+    """How many numbers a ranker learns."""
+    return sum(parameter.numel() for parameter in ranker.parameters())
+
+
+def append_line(path: Path, values: dict[str, Any]) -> None:
+    """Add one JSON line to a log file."""
+    import json
+
+    with path.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(values) + "\n")

@@ -1,0 +1,130 @@
+"""The trainer: Adam on the mean binary cross-entropy of all tasks, early stopping on validation NE, a run folder."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from limerank import files
+from limerank.config import RunConfig, TrainConfig
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.errors import DataError
+from limerank.models import Ranker, build_ranker
+from limerank.progress import Bar, Progress
+from limerank.train import run
+from limerank.train.evaluate import evaluate, evaluation_loader, oracle
+from limerank.train.metrics import Metrics
+
+
+def train(config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False) -> run.Run:
+    """Train one ranker as configured and leave a run folder at `out`."""
+    log = EventLog.open(config.dataset)
+    torch.manual_seed(config.seed)
+    ranker = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), str(config.dataset))
+    run.start_folder(out, config, overwrite=overwrite)
+    settings = config.train
+    loader = RequestLoader(
+        log,
+        Part.TRAIN,
+        batch_requests=settings.batch_requests,
+        max_history=settings.max_history,
+        seed=config.seed,
+    )
+    validation = evaluation_loader(log, Part.VALIDATION, settings.max_history)
+    test = evaluation_loader(log, Part.TEST, settings.max_history)
+    for part, requests in ((Part.TRAIN, loader), (Part.VALIDATION, validation), (Part.TEST, test)):
+        if not len(requests.requests):
+            raise DataError(f"{config.dataset}: the {part} part has no requests; change the split fractions")
+    started = time.perf_counter()
+    best_epoch, epochs = _fit(ranker, loader, validation, settings, out, progress)
+    record = run.RunRecord(
+        model=ranker.name,
+        parameters=run.count_parameters(ranker),
+        seed=config.seed,
+        data_fingerprint=log.fingerprint,
+        versions=run.versions(),
+        machine=run.machine(),
+        epochs=epochs,
+        best_epoch=best_epoch,
+        train_seconds=round(time.perf_counter() - started, 3),
+        validation=evaluate(ranker, validation),
+        test=evaluate(ranker, test),
+        oracle=oracle(test),
+    )
+    run.save_weights(ranker, out / run.WEIGHTS)
+    files.write_json(out / run.RECORD, record.model_dump())
+    return run.Run.open(out)
+
+
+def _fit(
+    ranker: Ranker,
+    loader: RequestLoader,
+    validation: RequestLoader,
+    settings: TrainConfig,
+    out: Path,
+    progress: Progress,
+) -> tuple[int, int]:
+    """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
+    optimizer = torch.optim.Adam(
+        ranker.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
+    steps = len(loader) * settings.epochs
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, settings))
+    best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
+    epoch = 0
+    with progress.bar(f"training {ranker.name}", steps) as bar:
+        for epoch in range(1, settings.epochs + 1):
+            loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
+            metrics = evaluate(ranker, validation)
+            value = _selection_value(metrics)
+            line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
+            run.append_line(out / run.EPOCHS, line)
+            bar.advance(0, f"epoch {epoch}: validation NE {value:.4f}")
+            if value < best_value:
+                best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
+            elif epoch - best_epoch >= settings.patience:
+                break
+    ranker.load_state_dict(best_weights)
+    return best_epoch, epoch
+
+
+def _one_epoch(
+    ranker: Ranker,
+    loader: RequestLoader,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    bar: Bar,
+) -> float:
+    ranker.train()
+    total, rows = 0.0, 0
+    for batch in loader:
+        loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        total += float(loss.detach()) * len(batch.labels)
+        rows += len(batch.labels)
+        bar.advance()
+    if total != total:
+        raise DataError("the training loss became NaN; lower train.learning_rate")
+    return total / rows
+
+
+def _learning_rate_factor(step: int, steps: int, settings: TrainConfig) -> float:
+    """Linear warm-up, then linear decay to the final fraction."""
+    warmup = settings.warmup_fraction * steps
+    decayed = 1 - (1 - settings.final_learning_rate_fraction) * step / steps
+    return min((step + 1) / (warmup + 1), decayed)
+
+
+def _selection_value(metrics: dict[str, Metrics]) -> float:
+    """What early stopping minimizes: the mean NE over tasks (logloss where NE is undefined)."""
+    values = [metric.ne if metric.ne is not None else metric.logloss for metric in metrics.values()]
+    return sum(values) / len(values)

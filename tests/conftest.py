@@ -1,0 +1,74 @@
+"""A small simulated world shared by the tests: one log, one trained run per ranker, one store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from limerank.config import RunConfig, TrainConfig
+from limerank.data.eventlog import EventLog
+from limerank.data.prepare import prepare
+from limerank.data.raw import RawLog
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.models import RANKERS, Ranker, build_ranker
+from limerank.progress import Progress
+from limerank.serve.engine import Engine
+from limerank.study.publish import publish_run
+from limerank.train.run import Run
+from limerank.train.trainer import train
+
+SMALL = SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6, seed=3)
+MAX_HISTORY = 20
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Small tensors are fastest on one thread, and sums do not depend on the number of cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def raw_log() -> RawLog:
+    return simulate(SMALL)
+
+
+@pytest.fixture(scope="session")
+def log(raw_log: RawLog, tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+    return prepare(raw_log, tmp_path_factory.mktemp("data") / "dataset")
+
+
+@pytest.fixture(params=sorted(RANKERS))
+def ranker(request: pytest.FixtureRequest, log: EventLog) -> Ranker:
+    """Every ranker in turn, freshly initialized."""
+    torch.manual_seed(0)
+    ranker = build_ranker({"name": request.param}, log.encoders.space(), len(log.schema.tasks), "test")
+    return ranker.eval()
+
+
+@pytest.fixture(scope="session")
+def runs(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """One short run of every ranker."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
+    quiet = Progress(quiet=True)
+    return {
+        name: train(
+            RunConfig(dataset=log.path, model={"name": name}, train=settings, seed=1), folder / name, quiet
+        )
+        for name in RANKERS
+    }
+
+
+@pytest.fixture(scope="session")
+def store(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose active bundle is LIME-MHA in fp16."""
+    path = tmp_path_factory.mktemp("stores") / "store"
+    publish_run(runs["lime-mha"], path, Progress(quiet=True))
+    return path
+
+
+@pytest.fixture(scope="session")
+def engine(store: Path) -> Engine:
+    return Engine.open(store)

@@ -1,0 +1,198 @@
+"""What every ranker promises, checked for every ranker in the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from limerank.batch import Features, RequestBatch
+from limerank.data.batches import RequestLoader, make_history
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.errors import UsageError
+from limerank.models import RANKERS, Ranker, build_ranker, check_model
+from limerank.ops.jagged import row_of
+from limerank.schema import UNKNOWN_INDEX
+from limerank.train.metrics import auc
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def loader_of(log: EventLog, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:
+    return RequestLoader(log, part, batch_requests=8, max_history=max_history)
+
+
+@torch.no_grad()
+def logits_of(ranker: Ranker, batch: RequestBatch) -> torch.Tensor:
+    logits: torch.Tensor = ranker(batch)
+    return logits
+
+
+def test_scores_do_not_depend_on_batch_mates(ranker: Ranker, log: EventLog) -> None:
+    """A request alone scores as it does among others with longer and shorter histories."""
+    loader = loader_of(log)
+    requests = loader.requests[:12]
+    together = logits_of(ranker, loader.assemble(requests))
+    alone = torch.cat([logits_of(ranker, loader.assemble(requests[i : i + 1])) for i in range(len(requests))])
+    torch.testing.assert_close(together, alone, **TOLERANCE)
+
+
+def test_scores_do_not_depend_on_the_number_of_candidates(ranker: Ranker, log: EventLog) -> None:
+    """Each candidate scored alone gets the score it has among its fellow candidates."""
+    batch = loader_of(log).assemble(loader_of(log).requests[:3])
+    together = logits_of(ranker, batch)
+    request = row_of(batch.candidates.offsets)
+    for candidate in range(len(together)):
+        counts = functional.one_hot(request[candidate], len(batch.inputs))
+        only = dataclasses.replace(
+            batch.candidates,
+            item_of_candidate=batch.candidates.item_of_candidate[candidate : candidate + 1],
+            offsets=functional.pad(counts.cumsum(0), (1, 0)),
+        )
+        alone = logits_of(ranker, dataclasses.replace(batch, candidates=only))
+        torch.testing.assert_close(alone[0], together[candidate], **TOLERANCE)
+
+
+def test_history_order_does_not_matter_without_positions(ranker: Ranker, log: EventLog) -> None:
+    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+    history = batch.inputs.history
+    generator = torch.Generator().manual_seed(1)
+    order = torch.cat(
+        [start + torch.randperm(int(end - start), generator=generator) for start, end in history.offsets.unfold(0, 2, 1)]
+    )
+    shuffled = dataclasses.replace(
+        history, item_of_event=history.item_of_event[order], events=history.events.take(order)
+    )
+    other = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, history=shuffled))
+    assert not torch.equal(order, torch.arange(len(order)))
+    torch.testing.assert_close(logits_of(ranker, other), logits_of(ranker, batch), **TOLERANCE)
+
+
+def test_history_matters(ranker: Ranker, log: EventLog) -> None:
+    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+    events = Features(torch.full_like(batch.inputs.history.events.indices, UNKNOWN_INDEX))
+    forgetful = dataclasses.replace(batch.inputs.history, events=events)
+    other = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, history=forgetful))
+    assert not torch.allclose(logits_of(ranker, other), logits_of(ranker, batch), atol=1e-3)
+
+
+def test_context_matters(ranker: Ranker, log: EventLog) -> None:
+    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+    context = Features(torch.full_like(batch.inputs.context.indices, 2))
+    other = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, context=context))
+    assert not torch.allclose(logits_of(ranker, other), logits_of(ranker, batch), atol=1e-3)
+
+
+def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log: EventLog) -> None:
+    """A request without history scores the same alone and next to one that has a history."""
+    loader = loader_of(log, Part.TRAIN)
+    lengths = loader.history_lengths(loader.requests)
+    empty, full = loader.requests[np.argmin(lengths)], loader.requests[np.argmax(lengths)]
+    assert lengths.min() == 0
+    alone = logits_of(ranker, loader.assemble(np.array([empty])))
+    beside = logits_of(ranker, loader.assemble(np.array([empty, full])))
+    assert torch.isfinite(alone).all()
+    torch.testing.assert_close(beside[: len(alone)], alone, **TOLERANCE)
+
+
+def test_unknown_user_item_and_category_are_finite(ranker: Ranker, log: EventLog) -> None:
+    """Row 0 of every table, all of whose features are 'unknown', is a valid user, candidate and history item."""
+    loader = loader_of(log)
+    batch = loader.assemble(loader.requests[:2])
+    unknown = log.item_table.take(torch.zeros(1, dtype=torch.long))
+    assert (unknown.indices == UNKNOWN_INDEX).all()
+    assert len(unknown.lists[0].values) == 0
+    history = make_history(log.item_table, np.zeros(3, dtype=np.int64), Features(torch.ones(3, 2, dtype=torch.long)), np.array([0, 1, 3]))
+    inputs = dataclasses.replace(batch.inputs, users=log.user_table.take(torch.zeros(2, dtype=torch.long)), history=history)
+    candidates = dataclasses.replace(
+        batch.candidates, items=unknown, item_of_candidate=torch.zeros_like(batch.candidates.item_of_candidate)
+    )
+    assert torch.isfinite(logits_of(ranker, RequestBatch(inputs, candidates, batch.labels))).all()
+
+
+def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, log: EventLog) -> None:
+    """Changing what happened at the request itself changes no score; the item stage has no input for events at all."""
+    loader = loader_of(log)
+    before = logits_of(ranker, loader.assemble(loader.requests[:4]))
+    rows = loader.candidate_rows(loader.requests[:4])
+    tampered = loader_of(log)
+    tampered._event_columns = [column.copy() for column in tampered._event_columns]
+    for column in tampered._event_columns:
+        column[rows] = UNKNOWN_INDEX
+    after = logits_of(ranker, tampered.assemble(loader.requests[:4]))
+    assert torch.equal(before, after)
+    event_names = {encoder.name for encoder in log.encoders.event}
+    item_names = {feature.name for feature in ranker.item_tower.item_embedding.single + ranker.item_tower.item_embedding.lists}
+    assert not event_names & item_names
+    with pytest.raises(ValueError, match="this embedding has"):
+        ranker.encode_items(Features(torch.ones(2, len(event_names), dtype=torch.long)))
+
+
+def test_every_parameter_receives_gradient(ranker: Ranker, log: EventLog) -> None:
+    batch = loader_of(log).assemble(loader_of(log).requests[:16])
+    ranker.train()
+    functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels).backward()
+    for name, parameter in ranker.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_overfits_a_few_requests(ranker: Ranker, log: EventLog) -> None:
+    """64 requests can be learned by heart: the optimizer reaches every part of the ranker."""
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=64, max_history=20)
+    batch = loader.assemble(loader.requests[-64:])
+    optimizer = torch.optim.Adam(ranker.parameters(), lr=0.01)
+    for _ in range(150):
+        loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    scores = logits_of(ranker, batch)[:, 0].double().numpy()
+    reached = auc(batch.labels[:, 0].double().numpy(), scores)
+    assert reached is not None
+    assert reached > 0.99
+
+
+def test_options_round_trip(ranker: Ranker) -> None:
+    options = ranker.options
+    again = type(options).model_validate_json(options.model_dump_json())
+    assert again == options
+
+
+def test_unknown_option_and_ranker_suggest_the_near_one() -> None:
+    with pytest.raises(UsageError, match="c.yaml, model 'lime-mha': unknown key 'link'; did you mean 'links'?"):
+        check_model({"name": "lime-mha", "link": 3}, "c.yaml")
+    with pytest.raises(UsageError, match="key 'model.name': no ranker 'lime'; did you mean 'lime-mha'?"):
+        check_model({"name": "lime"}, "c.yaml")
+    with pytest.raises(UsageError, match="width 30 cannot be split into 4 heads"):
+        check_model({"name": "mha", "width": 30}, "c.yaml")
+
+
+def test_item_side_parameters_are_exactly_those_rows_depend_on(ranker: Ranker, log: EventLog) -> None:
+    """Moving one of them changes rows; moving any other parameter changes none."""
+    items = log.item_table.take(torch.arange(50))
+    before = ranker.encode_items(items)
+    named = ranker.item_side_parameters()
+    assert named
+    for name, parameter in ranker.named_parameters():
+        kept = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.add_(torch.randn_like(parameter))
+        after = ranker.encode_items(items)
+        changed = not (torch.equal(before.rows, after.rows) and torch.equal(before.share, after.share))
+        assert changed == (name in named), name
+        with torch.no_grad():
+            parameter.copy_(kept)
+
+
+def test_every_ranker_is_registered_under_its_own_name(log: EventLog) -> None:
+    for name, kind in RANKERS.items():
+        assert kind.name == name
+        assert isinstance(build_ranker({"name": name}, log.encoders.space(), 1, "here"), kind)
+    models = Path(__import__("limerank.models", fromlist=["x"]).__file__).parent
+    assert {p.stem.replace("_", "-") for p in models.glob("*.py")} - {"--init--", "base"} == set(RANKERS)

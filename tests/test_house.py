@@ -1,0 +1,72 @@
+"""Rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import limerank
+
+SOURCE = Path(limerank.__file__).parent
+BASE = {"errors", "files", "schema", "config", "batch", "progress", "__init__"}
+ALLOWED = {
+    **{room: BASE for room in BASE},
+    "ops": {"errors"},
+    "nn": {"ops", "schema", "batch", "errors"},
+    "models": {"nn", "ops", *BASE},
+    "data": BASE,
+    "train": {"models", "data", *BASE},
+    "serve": {"models", "data", "ops", *BASE},
+    "report": BASE,
+    "study": {"models", "data", "train", "serve", "report", "ops", *BASE},
+    "cli": {"models", "data", "train", "serve", "report", "study", *BASE},
+}
+OPTIONAL_ENGINES = {"matplotlib", "triton", "faiss", "ray", "valkey", "torchrec", "onnxruntime"}
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "limerank":
+            parts = node.module.split(".")
+            rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return rooms
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_imports_follow_the_arrows(path: Path) -> None:
+    """No room imports from a room that lies behind it; in particular serve never imports train."""
+    room = room_of(path)
+    known = {p.name.removesuffix(".py") for p in SOURCE.iterdir()}
+    strangers = (imported_rooms(path) & known) - ALLOWED[room] - {room}
+    assert not strangers, f"{path.relative_to(SOURCE)} must not import {strangers}"
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_optional_engines_are_imported_where_they_are_needed(path: Path) -> None:
+    """Importing limerank never needs an optional engine."""
+    for node in ast.parse(path.read_text()).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        assert not {name.split(".")[0] for name in names} & OPTIONAL_ENGINES
+
+
+def test_no_executable_formats() -> None:
+    """Nothing that is loaded can run code: no pickle, no torch.load, no eval."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert "pickle" not in [alias.name for alias in node.names], path
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("eval", "exec", "torch.load", "pickle.load", "pickle.loads"), path
