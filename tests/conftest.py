@@ -54,9 +54,7 @@ def runs(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, R
     settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
     quiet = Progress(quiet=True)
     return {
-        name: train(
-            RunConfig(dataset=log.path, model={"name": name}, train=settings, seed=1), folder / name, quiet
-        )
+        name: train(RunConfig(dataset=log.path, model={"name": name}, train=settings, seed=1), folder / name, quiet)
         for name in RANKERS
     }
 

@@ -12,7 +12,7 @@ import limerank
 SOURCE = Path(limerank.__file__).parent
 BASE = {"errors", "files", "schema", "config", "batch", "progress", "__init__"}
 ALLOWED = {
-    **{room: BASE for room in BASE},
+    **dict.fromkeys(BASE, BASE),
     "ops": {"errors"},
     "nn": {"ops", "schema", "batch", "errors"},
     "models": {"nn", "ops", *BASE},

@@ -21,7 +21,7 @@ class TrainConfig(BaseModel):
 
     epochs: int = Field(default=3, ge=1, le=1000)
     batch_requests: int = Field(default=64, ge=1, description="requests per step; all their candidates come along")
-    learning_rate: float = Field(default=5e-3, gt=0, le=1)
+    learning_rate: float = Field(default=3e-3, gt=0, le=1)
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
     weight_decay: float = Field(default=0.0, ge=0)

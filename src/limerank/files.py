@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from limerank.errors import ConflictError, LimerankError
 
 STAGING_MARK = ".staging-"
+OLD_MARK = "-old"
 
 
 class FileRecord(BaseModel):
@@ -75,7 +76,7 @@ def staged_directory(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
     try:
         yield staging
         _fsync_tree(staging)
-        retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}-old")
+        retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}{OLD_MARK}")
         if final.exists():
             if not overwrite:
                 raise ConflictError(f"{final} appeared while it was being written; nothing was changed")
@@ -85,6 +86,20 @@ def staged_directory(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(retired, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a path is something staged by a process that is no longer there."""
+    owner = path.name.partition(STAGING_MARK)[2].removesuffix(OLD_MARK)
+    if not owner.isdigit():
+        return False
+    try:
+        os.kill(int(owner), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return int(owner) == os.getpid()
 
 
 def sha256_of_file(path: Path) -> str:

@@ -56,7 +56,10 @@ def test_label_that_is_fractional_or_empty(folder: Path, label: float | None) ->
         folder,
         "events",
         lambda t: t.with_columns(
-            pl.when(pl.int_range(pl.len()) == 4).then(pl.lit(label, pl.Float64)).otherwise(pl.col("click")).alias("click")
+            pl.when(pl.int_range(pl.len()) == 4)
+            .then(pl.lit(label, pl.Float64))
+            .otherwise(pl.col("click"))
+            .alias("click")
         ),
     )
     assert "not 0 or 1" in refused(folder)

@@ -13,6 +13,7 @@ from limerank.models import build_ranker
 from limerank.models.lime_mha import LimeMHA
 from limerank.models.mha import MHA
 from limerank.models.ttsn import TTSN
+from limerank.nn.attention import HeadProjection
 
 
 def setting(log: EventLog, name: str) -> tuple[nn.Module, RequestBatch]:
@@ -81,11 +82,12 @@ def test_lime_mha_against_its_equations_written_as_loops(log: EventLog) -> None:
     embedded = ranker.item_tower.history(batch.inputs.history)
     mix = ranker.links
 
-    def project(module: nn.Module, rows: torch.Tensor, output: int = 0) -> torch.Tensor:
+    def project(module: HeadProjection, rows: torch.Tensor, output: int = 0) -> torch.Tensor:
         linear, width = module.linear, rows.shape[-1]
         weight = linear.weight[output * width : (output + 1) * width]
         bias = linear.bias[output * width : (output + 1) * width]
-        return module.norm(rows) @ weight.T + bias
+        projected: torch.Tensor = module.norm(rows) @ weight.T + bias
+        return projected
 
     expected = []
     for request, (candidates, history) in enumerate(per_request(batch, embedded)):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+import limerank
 from limerank.batch import Features, RequestBatch
 from limerank.data.batches import RequestLoader, make_history
 from limerank.data.eventlog import EventLog
@@ -20,7 +22,7 @@ from limerank.ops.jagged import row_of
 from limerank.schema import UNKNOWN_INDEX
 from limerank.train.metrics import auc
 
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def loader_of(log: EventLog, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:
@@ -63,7 +65,10 @@ def test_history_order_does_not_matter_without_positions(ranker: Ranker, log: Ev
     history = batch.inputs.history
     generator = torch.Generator().manual_seed(1)
     order = torch.cat(
-        [start + torch.randperm(int(end - start), generator=generator) for start, end in history.offsets.unfold(0, 2, 1)]
+        [
+            start + torch.randperm(int(end - start), generator=generator)
+            for start, end in history.offsets.unfold(0, 2, 1)
+        ]
     )
     shuffled = dataclasses.replace(
         history, item_of_event=history.item_of_event[order], events=history.events.take(order)
@@ -107,8 +112,12 @@ def test_unknown_user_item_and_category_are_finite(ranker: Ranker, log: EventLog
     unknown = log.item_table.take(torch.zeros(1, dtype=torch.long))
     assert (unknown.indices == UNKNOWN_INDEX).all()
     assert len(unknown.lists[0].values) == 0
-    history = make_history(log.item_table, np.zeros(3, dtype=np.int64), Features(torch.ones(3, 2, dtype=torch.long)), np.array([0, 1, 3]))
-    inputs = dataclasses.replace(batch.inputs, users=log.user_table.take(torch.zeros(2, dtype=torch.long)), history=history)
+    history = make_history(
+        log.item_table, np.zeros(3, dtype=np.int64), Features(torch.ones(3, 2, dtype=torch.long)), np.array([0, 1, 3])
+    )
+    inputs = dataclasses.replace(
+        batch.inputs, users=log.user_table.take(torch.zeros(2, dtype=torch.long)), history=history
+    )
     candidates = dataclasses.replace(
         batch.candidates, items=unknown, item_of_candidate=torch.zeros_like(batch.candidates.item_of_candidate)
     )
@@ -127,7 +136,9 @@ def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, log: Eve
     after = logits_of(ranker, tampered.assemble(loader.requests[:4]))
     assert torch.equal(before, after)
     event_names = {encoder.name for encoder in log.encoders.event}
-    item_names = {feature.name for feature in ranker.item_tower.item_embedding.single + ranker.item_tower.item_embedding.lists}
+    item_names = {
+        feature.name for feature in ranker.item_tower.item_embedding.single + ranker.item_tower.item_embedding.lists
+    }
     assert not event_names & item_names
     with pytest.raises(ValueError, match="this embedding has"):
         ranker.encode_items(Features(torch.ones(2, len(event_names), dtype=torch.long)))
@@ -194,5 +205,5 @@ def test_every_ranker_is_registered_under_its_own_name(log: EventLog) -> None:
     for name, kind in RANKERS.items():
         assert kind.name == name
         assert isinstance(build_ranker({"name": name}, log.encoders.space(), 1, "here"), kind)
-    models = Path(__import__("limerank.models", fromlist=["x"]).__file__).parent
+    models = Path(limerank.__file__).parent / "models"
     assert {p.stem.replace("_", "-") for p in models.glob("*.py")} - {"--init--", "base"} == set(RANKERS)

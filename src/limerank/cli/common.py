@@ -50,7 +50,7 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for place, column in enumerate(columns):
         numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     out.print(table)
@@ -80,7 +80,7 @@ def parse_pairs(text: str, option: str) -> dict[str, str]:
 
 
 def _is_number(cell: object) -> bool:
-    text = str(cell).strip().rstrip("%x").split(" ")[0]
+    text = str(cell).strip().rstrip("%x").split("±")[0]
     try:
         float(text.replace(",", ""))
     except ValueError:

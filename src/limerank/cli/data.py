@@ -28,7 +28,7 @@ def simulated(
     out: OutOption,
     users: Annotated[int, typer.Option(min=1)] = 3000,
     items: Annotated[int, typer.Option(min=1)] = 10_000,
-    topics: Annotated[int, typer.Option(min=1)] = 24,
+    topics: Annotated[int, typer.Option(min=1)] = 16,
     sessions: Annotated[int, typer.Option(min=1, help="Days; at most one session a day.")] = 16,
     slots: Annotated[int, typer.Option(min=1, help="Items shown in a session.")] = 12,
     seed: Annotated[int, typer.Option(min=0)] = 7,

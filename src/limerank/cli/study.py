@@ -33,7 +33,7 @@ def accuracy(
     dataset: DatasetOption = None,
     models: Annotated[str, typer.Option(help="Rankers, comma-separated.")] = "ttsn,mha,lime-mha",
     seeds: Annotated[int, typer.Option(min=1, help="How many training seeds, from 1 on.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 6,
+    epochs: Annotated[int, typer.Option(min=1)] = 4,
     overwrite: OverwriteOption = False,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,

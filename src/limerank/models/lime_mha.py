@@ -18,7 +18,7 @@ from limerank.schema import FeatureSpace
 class LimeMHAOptions(AttentionOptions):
     """Options of LIME-MHA."""
 
-    links: int = Field(default=16, ge=1, description="l, the number of link embeddings")
+    links: int = Field(default=32, ge=1, description="l, the number of link embeddings")
 
 
 class LimeMHA(Ranker):

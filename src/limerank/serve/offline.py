@@ -60,7 +60,7 @@ def export(
     created = datetime.now(UTC)
     weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
     identity = files.digest_of(fingerprint, log.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights)))
-    bundle_id = f"{created:%Y%m%d-%H%M%S}-{identity[:8]}"
+    bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
     final = store / BUNDLES / bundle_id
     with files.staged_directory(final) as staging:
         save_file(weights, staging / bundles.WEIGHTS)

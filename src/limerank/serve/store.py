@@ -77,7 +77,7 @@ class BundleStore:
         """Delete all but the newest `keep` bundles, never the active or the previous one; and interrupted leftovers."""
         kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
         removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
-        leftovers = [f.name for f in (self.path / BUNDLES).iterdir() if files.STAGING_MARK in f.name]
+        leftovers = [f.name for f in (self.path / BUNDLES).iterdir() if files.is_leftover(f)]
         for name in [*removed, *leftovers]:
             shutil.rmtree(self.path / BUNDLES / name)
         return [*removed, *leftovers]

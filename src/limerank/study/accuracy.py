@@ -97,7 +97,7 @@ def spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
-    return f"{mean(known):.4f} ± {stdev(known):.4f}" if len(known) > 1 else f"{known[0]:.4f}"
+    return f"{mean(known):.4f}±{stdev(known):.4f}" if len(known) > 1 else f"{known[0]:.4f}"
 
 
 def _gaps(results: Sequence[SeedResult]) -> dict[str, list[float]]:

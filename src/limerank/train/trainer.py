@@ -106,7 +106,7 @@ def _one_epoch(
     for batch in loader:
         loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
         total += float(loss.detach()) * len(batch.labels)

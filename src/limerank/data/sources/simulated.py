@@ -47,7 +47,7 @@ class SimulatedConfig(BaseModel):
 
     users: int = Field(default=3000, ge=1)
     items: int = Field(default=10_000, ge=1)
-    topics: int = Field(default=24, ge=1)
+    topics: int = Field(default=16, ge=1)
     sessions: int = Field(default=16, ge=1, description="days; a user has at most one session a day")
     slots: int = Field(default=12, ge=1, description="items shown in a session, before repeats are dropped")
     interests: int = Field(default=4, ge=1)
@@ -56,7 +56,7 @@ class SimulatedConfig(BaseModel):
     memory: float = Field(default=0.95, gt=0, le=1)
     intercept: float = -0.6
     match_strength: float = 2.0
-    creator_strength: float = 0.5
+    creator_strength: float = 0.25
     interest_strength: float = 1.2
     seed: int = Field(default=7, ge=0)
 

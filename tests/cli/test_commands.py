@@ -1,0 +1,162 @@
+"""The commands as a user types them: output, JSON, exit codes, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from limerank.data.raw import RawLog
+from limerank.data.sources.table import write_table_log
+from limerank.train.run import Run
+
+
+def limerank(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The real command in a real process."""
+    command = [sys.executable, "-c", "from limerank.cli import main; main()", *map(str, arguments)]
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+
+
+def answer(*arguments: str | Path) -> dict[str, Any]:
+    done = limerank(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def refusal(code: int, *arguments: str | Path) -> str:
+    done = limerank(*arguments)
+    assert done.returncode == code, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_the_walk_by_hand(tmp_path: Path) -> None:
+    """prepare, describe, train, evaluate, export, rank, bundle: each command leads to the next."""
+    dataset, run, store = tmp_path / "d", tmp_path / "run", tmp_path / "store"
+    sizes = ["--users", "80", "--items", "120", "--topics", "4", "--sessions", "8", "--slots", "5"]
+    prepared = answer("prepare", "simulated", *sizes, "--out", dataset)
+    assert prepared["items"] == 121
+    described = answer("describe", dataset)
+    assert described["items"] == 120
+    assert set(described["parts"]) == {"train", "validation", "test"}
+    config = tmp_path / "c.yaml"
+    config.write_text("dataset: d\nmodel: {name: lime-mha, links: 4}\ntrain: {max_history: 20}\n")
+    trained = answer("train", config, "--set", "train.epochs=1", "--out", run, "--threads", "1")
+    assert trained["epochs"] == 1
+    evaluated = answer("evaluate", run)
+    assert evaluated["metrics"]["click"]["auc"] == pytest.approx(trained["test"]["click"]["auc"], abs=1e-5)
+    exported = answer("export", run, "--store", store)
+    ranked = answer("rank", store, "--user", "u1", "--items", "i1,i2,ghost", "--context", "device=tv,hour=9")
+    assert ranked["bundle"] == exported["bundle"]
+    assert ranked["unknown_items"] == ["ghost"]
+    assert set(ranked["milliseconds"]) == {"user", "lookup", "interact", "select", "total"}
+    assert answer("bundle", "verify", store)["bundle"] == exported["bundle"]
+    assert answer("bundle", "list", store)["current"] == exported["bundle"]
+    assert answer("bundle", "show", store)["id"] == exported["bundle"]
+    commands: list[list[str | Path]] = [["describe", dataset], ["bundle", "list", store], ["evaluate", run]]
+    for command in commands:
+        assert limerank(*command).returncode == 0
+    shown = limerank("rank", store, "--user", "u1", "--event", "item=i3,clicked=1")
+    assert "120 candidates for user u1" in shown.stdout
+    assert "interact" in shown.stdout
+
+
+def test_usage_errors_exit_2(store: Path, runs: dict[str, Run], tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("dataset: d\nmodel: {name: lime-mha}\ntrian: {}\n")
+    message = refusal(2, "train", config, "--out", tmp_path / "run")
+    assert message == f"error: {config}: unknown key 'trian'; did you mean 'train'?\n"
+    assert not (tmp_path / "run").exists()
+    config.write_text(f"dataset: {runs['ttsn'].config.dataset}\nmodel: {{name: lime-mha, link: 8}}\n")
+    assert "unknown key 'link'; did you mean 'links'?" in refusal(2, "train", config, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert "needs item=ID" in refusal(2, "rank", store, "--user", "u1", "--event", "clicked=1")
+    assert "must look like name=value" in refusal(2, "rank", store, "--user", "u1", "--context", "phone")
+    assert "names no candidate" in refusal(2, "rank", store, "--user", "u1", "--items", "")
+    assert "is not a number" in refusal(2, "rank", store, "--user", "u1", "--event", "item=i1,watched_fraction=long")
+    assert "no ranker 'mhaa'" in refusal(2, "study", "accuracy", "--models", "mhaa", "--out", tmp_path / "s")
+    assert refusal(2, "no-such-command")
+
+
+def test_data_errors_exit_3(raw_log: RawLog, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_table_log(raw_log, raw)
+    events = pl.read_parquet(raw / "events.parquet")
+    events.drop("device").write_parquet(raw / "events.parquet")
+    message = refusal(3, "prepare", "table", "--raw", raw, "--out", tmp_path / "d")
+    assert f"{raw}/events.parquet: column 'device' is missing" in message
+    events.with_columns(click=pl.lit(2)).write_parquet(raw / "events.parquet")
+    message = refusal(3, "prepare", "table", "--raw", raw, "--out", tmp_path / "d")
+    assert f"{raw}/events.parquet: label column 'click'" in message
+    assert not (tmp_path / "d").exists()
+    assert "no dataset here" in refusal(3, "describe", tmp_path / "nowhere")
+    assert "no run here" in refusal(3, "evaluate", tmp_path / "nowhere")
+
+
+def test_bundle_errors_exit_4(store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    (folder,) = (copy / "bundles").iterdir()
+    rows = folder / "rows.safetensors"
+    rows.write_bytes(rows.read_bytes()[:-7])
+    message = refusal(4, "rank", copy, "--user", "u1")
+    assert f"{rows}: has" in message
+    assert "export the run again" in message
+    assert "no bundle store here" in refusal(4, "rank", tmp_path / "nowhere", "--user", "u1")
+
+
+def test_conflicts_exit_5(runs: dict[str, Run], store: Path, tmp_path: Path) -> None:
+    dataset = runs["ttsn"].config.dataset
+    message = refusal(5, "prepare", "simulated", "--users", "20", "--items", "20", "--out", dataset)
+    assert "exists already; choose another place or pass --overwrite" in message
+    assert "no previous bundle" in refusal(5, "bundle", "rollback", store)
+    (tmp_path / "mine.txt").write_text("do not touch")
+    assert "was not made by quickstart" in refusal(5, "quickstart", "--out", tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_errors_as_json(tmp_path: Path) -> None:
+    done = limerank("describe", tmp_path / "nowhere", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [], ["quickstart"], ["prepare"], ["prepare", "simulated"], ["prepare", "table"], ["describe"], ["train"],
+        ["evaluate"], ["export"], ["rank"], ["bundle"], ["bundle", "list"], ["bundle", "show"], ["bundle", "verify"],
+        ["bundle", "activate"], ["bundle", "rollback"], ["bundle", "gc"], ["study"], ["study", "accuracy"],
+        ["study", "latency"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    from typer.testing import CliRunner
+
+    from limerank.cli import app
+
+    done = CliRunner().invoke(app, [*command, "--help"])
+    assert done.exit_code == 0
+    if command and command not in (["prepare"], ["bundle"], ["study"]):
+        assert f"Example: limerank {' '.join(command)}" in " ".join(done.output.split())
+        assert "--json" in done.output
+
+
+def test_raw_tables_of_a_simulation_prepare_to_the_same_dataset(tmp_path: Path) -> None:
+    sizes = ["--users", "40", "--items", "50", "--topics", "3", "--sessions", "6", "--slots", "4"]
+    first = answer("prepare", "simulated", *sizes, "--out", tmp_path / "a", "--raw", tmp_path / "raw")
+    second = answer("prepare", "table", "--raw", tmp_path / "raw", "--out", tmp_path / "b")
+    assert first["fingerprint"] == second["fingerprint"]
+    description = yaml.safe_load((tmp_path / "raw" / "dataset.yaml").read_text())
+    assert {feature["name"] for feature in description["features"]} >= {"topic", "tags", "device"}

@@ -1,0 +1,120 @@
+"""`limerank quickstart --json`, the real command in a real process, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limerank.serve.engine import Engine, Event
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("quickstart") / "out"
+    command = [
+        sys.executable,
+        "-c",
+        "from limerank.cli import main; main()",
+        "quickstart",
+        "--json",
+        "--out",
+        str(folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1, "one JSON object on one line, nothing else"
+    return folder, json.loads(done.stdout)
+
+
+def test_keys(walk: tuple[Path, dict[str, Any]]) -> None:
+    _, facts = walk
+    keys = {"models", "oracle", "gap_closed", "speedup_vs_mha", "bundle", "report", "moved_after_click"}
+    assert keys <= set(facts)
+    assert set(facts["models"]) == {"ttsn", "mha", "lime-mha"}
+    for model in facts["models"].values():
+        assert {"auc", "ne", "gauc", "user_ms", "us_per_candidate"} <= set(model)
+
+
+def test_accuracy_is_ordered_as_the_paper_says(walk: tuple[Path, dict[str, Any]]) -> None:
+    """TTSN < LIME-MHA < oracle; one seed and a short training, so the gap is checked loosely here.
+
+    The claim itself (at least 90 % over three seeds) is `limerank study accuracy`.
+    """
+    _, facts = walk
+    ne = {name: model["ne"] for name, model in facts["models"].items()}
+    assert facts["oracle"]["ne"] < ne["lime-mha"] < ne["ttsn"]
+    assert facts["oracle"]["ne"] < ne["mha"] < ne["ttsn"]
+    assert facts["gap_closed"] > 0.8
+
+
+def test_speed_is_reported_with_the_machine(walk: tuple[Path, dict[str, Any]]) -> None:
+    _, facts = walk
+    assert facts["speedup_vs_mha"] > 0
+    assert facts["machine"]["gemm_gflops"] > 0
+    assert facts["speed_measured_at"]["candidates"] == 10_000
+
+
+def test_a_click_moved_its_topic_up(walk: tuple[Path, dict[str, Any]]) -> None:
+    _, facts = walk
+    moved = facts["moved_after_click"]
+    assert moved["topic_mean_rank_after"] < moved["topic_mean_rank_before"]
+    assert all(item["after"] <= 100 for item in moved["items"])
+    assert any(item["after"] < item["before"] for item in moved["items"])
+
+
+def test_the_bundle_serves_the_same_story(walk: tuple[Path, dict[str, Any]]) -> None:
+    folder, facts = walk
+    engine = Engine.open(folder / "store")
+    assert engine.bundle.manifest.id == facts["bundle"]
+    moved = facts["moved_after_click"]
+    event = Event(moved["clicked"], {"clicked": 1, "watched_fraction": 0.97})
+    ranking = engine.rank(moved["user"], context={"device": "phone", "hour": 20}, events=[event])
+    for item in moved["items"]:
+        assert ranking.item_ids[item["after"] - 1] == item["item"]
+
+
+def test_fp16_rows_keep_the_top_hundred_of_ten_thousand(walk: tuple[Path, dict[str, Any]]) -> None:
+    """The bundle's half-precision rows against the same ranker's rows in full precision, whole catalog."""
+    import torch
+
+    from limerank.serve.offline import compute_rows
+    from limerank.serve.scorer import score_candidates
+
+    folder, _ = walk
+    bundle = Engine.open(folder / "store").bundle
+    engine = Engine(bundle)
+    full = compute_rows(bundle.ranker, bundle.item_table, "fp32")
+    with torch.inference_mode():
+        for user_id in bundle.user_ids.ids[1:200:10].to_list():
+            user = bundle.ranker.encode_user(engine.user_inputs(user_id, {})[0])
+            tops = [
+                set(score_candidates(bundle.ranker, user, r)[:, 0].topk(100).indices.tolist())
+                for r in (full, bundle.rows)
+            ]
+            assert len(tops[0] & tops[1]) >= 99
+
+
+def test_the_report_is_self_contained(walk: tuple[Path, dict[str, Any]]) -> None:
+    _, facts = walk
+    html = Path(facts["report"]).read_text()
+    assert html.count("<svg") == 4
+    assert "<script" not in html
+    assert not re.search(r"(?:src|href)=\"(?!#)", html)
+    assert "lime-mha" in html
+    assert facts["moved_after_click"]["clicked"] in html
+
+
+def test_running_it_again_in_the_same_place_is_fine(walk: tuple[Path, dict[str, Any]]) -> None:
+    """Only what quickstart made is replaced; see also the refusal of a foreign folder in tests/cli."""
+    from limerank.study.quickstart import _claim
+
+    folder, _ = walk
+    _claim(folder)
+    assert (folder / "store" / "CURRENT").exists()

@@ -1,0 +1,107 @@
+"""The promise people switch for: what was trained is what is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.progress import Progress
+from limerank.serve.engine import Engine
+from limerank.serve.offline import compute_rows
+from limerank.serve.scorer import score_candidates
+from limerank.study.publish import publish_run
+from limerank.train.run import Run
+
+NAMES = ["lime-mha", "mha", "ttsn"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_served_scores_equal_trained_scores(runs: dict[str, Run], log: EventLog, name: str) -> None:
+    """forward on a batch of requests == item rows in fp32 and the engine's scorer, request by request, to 1e-5."""
+    run = runs[name]
+    ranker = run.ranker(log)
+    rows = compute_rows(ranker, log.item_table, "fp32")
+    loader = RequestLoader(log, Part.TEST, batch_requests=16, max_history=run.config.train.max_history)
+    items = log.column("events/item")
+    with torch.inference_mode():
+        for requests in loader.plan():
+            trained = ranker(loader.assemble(requests)).sigmoid()
+            served = []
+            for request in requests:
+                one = np.array([request])
+                index = torch.from_numpy(items[loader.candidate_rows(one)].astype(np.int64))
+                served.append(score_candidates(ranker, ranker.encode_user(loader.user_inputs(one)), rows, index))
+            torch.testing.assert_close(torch.cat(served).sigmoid(), trained, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_fp32_bundle_ranks_like_the_model(runs: dict[str, Run], log: EventLog, name: str, tmp_path: Path) -> None:
+    """The whole way through files: publish, open, rank the catalog; compared with the model on the same history."""
+    publish_run(runs[name], tmp_path / "store", Progress(quiet=True), row_type="fp32")
+    engine = Engine.open(tmp_path / "store")
+    user_row = int(log.column("requests/user")[-1])
+    user_id = log.user_ids[user_row]
+    ranking = engine.rank(user_id, context={"device": "phone", "hour": 20})
+    ranker = runs[name].ranker(log)
+    inputs, known = engine.user_inputs(user_id, {"device": "phone", "hour": 20})
+    assert known
+    with torch.inference_mode():
+        user = ranker.encode_user(inputs)
+        state = ranker.encode_items(log.item_table)
+        offsets = torch.tensor([0, len(log.item_table)])
+        expected = ranker.score(ranker.interact(user, state, offsets), state, user, offsets).sigmoid().numpy()
+    rows = engine.bundle.item_ids.rows_of(ranking.item_ids)
+    np.testing.assert_allclose(ranking.probabilities, expected[rows], atol=1e-5)
+    assert (np.diff(ranking.probabilities[:, 0]) <= 0).all()
+
+
+def test_the_snapshot_is_the_users_history(log: EventLog, engine: Engine) -> None:
+    """The engine's history of a user is the log's last events of that user."""
+    offsets = log.column("requests/user_offsets").astype(np.int64)
+    kept = engine.bundle.manifest.max_history
+    for row in range(1, log.manifest.counts["users"]):
+        inputs, _ = engine.user_inputs(log.user_ids[row], {})
+        expected = log.column("events/item")[offsets[row] : offsets[row + 1]][-kept:].astype(np.int64)
+        history = inputs.history
+        got = history.items.take(history.item_of_event)
+        assert torch.equal(got.indices, log.item_table.indices[torch.from_numpy(expected)])
+
+
+def test_fp16_rows_keep_the_top_hundred(runs: dict[str, Run], log: EventLog) -> None:
+    """For every user, at least 99 of the top 100 of a 200-item catalog are the same with half-precision rows."""
+    ranker = runs["lime-mha"].ranker(log)
+    full, half = compute_rows(ranker, log.item_table, "fp32"), compute_rows(ranker, log.item_table, "fp16")
+    assert half.rows.dtype == torch.float16
+    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    with torch.inference_mode():
+        for requests in loader.plan():
+            user = ranker.encode_user(loader.user_inputs(requests))
+            tops = [set(score_candidates(ranker, user, rows)[:, 0].topk(100).indices.tolist()) for rows in (full, half)]
+            assert len(tops[0] & tops[1]) >= 99
+
+
+@pytest.mark.parametrize("path", ["folded", "plain"])
+def test_every_path_gives_the_same_scores(runs: dict[str, Run], log: EventLog, path: str) -> None:
+    ranker = runs["lime-mha"].ranker(log)
+    rows = compute_rows(ranker, log.item_table, "fp32")
+    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    with torch.inference_mode():
+        user = ranker.encode_user(loader.user_inputs(loader.requests[:1]))
+        expected = score_candidates(ranker, user, rows)
+        got = score_candidates(ranker, user, rows, path=path)  # type: ignore[arg-type]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_do_not_depend_on_how_many_candidates_share_the_request(engine: Engine) -> None:
+    everything = engine.rank("u1")
+    scores = dict(zip(everything.item_ids, everything.probabilities[:, 0], strict=True))
+    for count in (1, 2, 7, 150):
+        chosen = everything.item_ids[:count]
+        few = engine.rank("u1", chosen)
+        np.testing.assert_allclose(few.probabilities[:, 0], [scores[item] for item in few.item_ids], atol=1e-5)

@@ -1,0 +1,191 @@
+"""Bundles: whole or not at all, verified, tied to their weights; activation, rollback, collection."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from limerank import files
+from limerank.errors import BundleError, ConflictError
+from limerank.progress import Progress
+from limerank.serve.bundle import Bundle
+from limerank.serve.engine import Engine
+from limerank.serve.store import BundleStore
+from limerank.study.publish import publish_run
+from limerank.train.run import Run
+
+QUIET = Progress(quiet=True)
+
+
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    """A store of one's own, to damage."""
+    shutil.copytree(store, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def bundle_folder(store: Path) -> Path:
+    (folder,) = (store / "bundles").iterdir()
+    return folder
+
+
+def rehash(folder: Path) -> None:
+    """Make the manifest agree with the files again, as a careful forger would."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for record in manifest["files"]:
+        path = folder / record["path"]
+        record["bytes"], record["sha256"] = path.stat().st_size, files.sha256_of_file(path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def names(store: Path) -> list[str]:
+    return sorted(record.path for record in BundleStore(store).manifests()[0].files)
+
+
+def test_a_bundle_holds_nothing_executable(store: Path) -> None:
+    assert {Path(name).suffix for name in names(store)} == {".safetensors", ".arrow", ".json"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "short", "long", "flipped"])
+def test_every_damaged_file_is_refused_and_named(copy: Path, damage: str) -> None:
+    for name in names(copy):
+        path = bundle_folder(copy) / name
+        content = path.read_bytes()
+        if damage == "missing":
+            path.unlink()
+        else:
+            middle = len(content) // 2
+            flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            path.write_bytes({"empty": b"", "short": content[:-1], "long": content + b"x", "flipped": flipped}[damage])
+        with pytest.raises(BundleError) as caught:
+            Engine.open(copy)
+        message = str(caught.value)
+        assert f"{path}:" in message
+        assert "export the run again" in message
+        assert "\n" not in message
+        path.write_bytes(content)
+    Engine.open(copy)
+
+
+def test_a_manifest_that_is_not_one(copy: Path) -> None:
+    path = bundle_folder(copy) / "manifest.json"
+    for text, reason in (("{", "not valid JSON"), ("[]", "key 'format'"), ('{"format": "other"}', "key 'format'")):
+        path.write_text(text)
+        with pytest.raises(BundleError, match=reason):
+            Engine.open(copy)
+
+
+def test_rows_of_other_weights_are_refused_even_with_right_hashes(
+    runs: dict[str, Run], copy: Path, tmp_path: Path
+) -> None:
+    """Rows of one training of the same ranker never serve with the weights of another."""
+    folder = bundle_folder(copy)
+    weights = load_file(folder / "model.safetensors")
+    weights["links.embeddings"] = weights["links.embeddings"] + 0.1
+    save_file(weights, folder / "model.safetensors")
+    rehash(folder)
+    with pytest.raises(BundleError, match="rows.safetensors: rows were made by other weights"):
+        Engine.open(copy)
+
+
+def test_user_side_weights_may_change_without_new_rows(copy: Path) -> None:
+    """The fingerprint covers exactly what rows depend on; the rest can be retrained."""
+    folder = bundle_folder(copy)
+    weights = load_file(folder / "model.safetensors")
+    weights["link_values.linear.bias"] = weights["link_values.linear.bias"] + 0.1
+    save_file(weights, folder / "model.safetensors")
+    rehash(folder)
+    Engine.open(copy)
+
+
+def test_too_few_rows_are_refused(copy: Path) -> None:
+    folder = bundle_folder(copy)
+    bundle = Bundle.open(folder)
+    rows = {"rows": bundle.rows.rows[:-1].clone(), "share": bundle.rows.share[:-1].clone()}
+    save_file(rows, folder / "rows.safetensors", {"fingerprint": bundle.manifest.row_fingerprint})
+    rehash(folder)
+    with pytest.raises(BundleError, match="rows.safetensors: has 200 rows, key 'items' of manifest.json says 201"):
+        Bundle.open(folder)
+
+
+def test_weights_of_another_ranker_are_refused(runs: dict[str, Run], copy: Path) -> None:
+    folder = bundle_folder(copy)
+    shutil.copy(runs["mha"].path / "model.safetensors", folder / "model.safetensors")
+    rehash(folder)
+    with pytest.raises(BundleError, match="model.safetensors: weights do not fit model 'lime-mha'"):
+        Bundle.open(folder)
+
+
+def test_activate_roll_back_and_collect(runs: dict[str, Run], tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "store")
+    ids = []
+    for name in ("lime-mha", "mha", "ttsn"):
+        ids.append(publish_run(runs[name], store.path, QUIET).manifest.id)
+    assert (store.current_id(), store.previous_id()) == (ids[2], ids[1])
+    store.roll_back()
+    assert (store.current_id(), store.previous_id()) == (ids[1], ids[2])
+    store.activate(ids[1])
+    assert store.previous_id() == ids[2]
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    leftover, working = (f"x{files.STAGING_MARK}{pid}" for pid in (dead.pid, os.getppid()))
+    for name in (leftover, working):
+        (store.path / "bundles" / name).mkdir()
+    assert store.ids() == ids
+    assert set(store.collect(keep=1)) == {ids[0], leftover}
+    assert (store.path / "bundles" / working).exists()
+    assert set(store.ids()) == {ids[1], ids[2]}
+
+
+def test_a_bundle_that_fails_verification_does_not_become_active(runs: dict[str, Run], tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "store")
+    good = publish_run(runs["ttsn"], store.path, QUIET).manifest.id
+    bad = publish_run(runs["mha"], store.path, QUIET, activate=False).manifest.id
+    path = store.path / "bundles" / bad / "rows.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BundleError, match="rows.safetensors"):
+        store.activate(bad)
+    assert store.current_id() == good
+
+
+def test_stores_and_bundles_that_are_not_there(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no bundle store here; make one with"):
+        BundleStore.open(tmp_path)
+    opened = BundleStore.open(store)
+    with pytest.raises(BundleError, match="no bundle 'nope'"):
+        opened.open_bundle("nope")
+    with pytest.raises(BundleError, match="no bundle '../bundles"):
+        opened.open_bundle(f"../bundles/{opened.current_id()}")
+    with pytest.raises(ConflictError, match="no previous bundle"):
+        opened.roll_back()
+
+
+def test_an_interrupted_export_leaves_nothing(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("limerank.serve.offline.files.write_json", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        publish_run(runs["ttsn"], tmp_path / "store", QUIET)
+    assert list((tmp_path / "store" / "bundles").iterdir()) == []
+
+
+def test_rows_are_weights_and_share(runs: dict[str, Run], store: Path) -> None:
+    """H * l attention weights that sum to one per head, and the head's first layer, in half precision."""
+    bundle = BundleStore(store).open_bundle()
+    options = bundle.ranker.options
+    links, heads = options.links, options.heads  # type: ignore[attr-defined]
+    assert bundle.rows.rows.shape == (201, heads * links)
+    assert bundle.rows.share.shape == (201, options.head[0])
+    sums = bundle.rows.rows.float().view(201, heads, links).sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums), atol=2e-3, rtol=0)
+    assert bundle.manifest.row_bytes == 2 * (heads * links + options.head[0])

@@ -1,0 +1,100 @@
+"""The engine: unknown users and items, new events, limits, stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limerank.errors import UsageError
+from limerank.serve.engine import Engine, Event, _best_first
+from limerank.serve.ids import IdMap
+
+
+def test_a_click_changes_the_ranking_and_is_not_remembered(engine: Engine) -> None:
+    before = engine.rank("u3")
+    clicked = before.item_ids[-1]
+    after = engine.rank("u3", events=[Event(clicked, {"clicked": 1, "watched_fraction": 0.9})])
+    assert after.history_used == before.history_used + 1 or before.history_used == engine.bundle.manifest.max_history
+    assert not np.allclose(after.probabilities, before.probabilities)
+    assert engine.rank("u3").item_ids == before.item_ids
+
+
+def test_what_happened_in_an_event_matters(engine: Engine) -> None:
+    clicked, skipped = (
+        engine.rank("u3", events=[Event("i7", {"clicked": value, "watched_fraction": value})]) for value in (1, 0)
+    )
+    assert not np.allclose(clicked.probabilities, skipped.probabilities)
+
+
+def test_an_unknown_user_ranks_with_an_empty_history(engine: Engine) -> None:
+    ranking = engine.rank("nobody")
+    assert not ranking.known_user
+    assert ranking.history_used == 0
+    assert len(ranking.item_ids) == engine.bundle.manifest.items - 1
+    assert np.isfinite(ranking.probabilities).all()
+
+
+def test_unknown_items_are_scored_alike_and_listed(engine: Engine) -> None:
+    ranking = engine.rank("u1", ["i1", "ghost", "i2", "phantom"])
+    assert ranking.unknown_items == ["ghost", "phantom"]
+    assert sorted(ranking.item_ids) == ["ghost", "i1", "i2", "phantom"]
+    scores = dict(zip(ranking.item_ids, ranking.probabilities[:, 0], strict=True))
+    assert scores["ghost"] == scores["phantom"]
+
+
+def test_unknown_category_in_context_is_accepted_but_unknown_feature_is_not(engine: Engine) -> None:
+    assert np.isfinite(engine.rank("u1", context={"device": "toaster"}).probabilities).all()
+    with pytest.raises(UsageError, match="no context feature 'devise'; did you mean 'device'?"):
+        engine.rank("u1", context={"devise": "phone"})
+    with pytest.raises(UsageError, match="no event feature 'click'; did you mean 'clicked'?"):
+        engine.rank("u1", events=[Event("i1", {"click": 1})])
+    with pytest.raises(UsageError, match="no task 'clik'; did you mean 'click'?"):
+        engine.rank("u1", task="clik")
+
+
+def test_an_event_on_an_unknown_item_is_history_all_the_same(engine: Engine) -> None:
+    assert engine.rank("nobody", events=[Event("ghost", {"clicked": 1})]).history_used == 1
+
+
+def test_history_is_capped(engine: Engine) -> None:
+    events = [Event(f"i{n}", {"clicked": 1}) for n in range(100)]
+    assert engine.rank("u1", events=events).history_used == engine.bundle.manifest.max_history
+
+
+def test_limit_and_task(engine: Engine) -> None:
+    everything = engine.rank("u2")
+    assert engine.rank("u2", limit=5).item_ids == everything.item_ids[:5]
+    by_view = engine.rank("u2", task="long_view")
+    assert (np.diff(by_view.probabilities[:, 1]) <= 0).all()
+
+
+def test_no_candidates_is_an_empty_ranking(engine: Engine) -> None:
+    assert engine.rank("u2", []).item_ids == []
+
+
+def test_stages_are_timed(engine: Engine) -> None:
+    stages = engine.rank("u2").milliseconds
+    assert list(stages) == ["user", "lookup", "interact", "select", "total"]
+    assert stages["total"] == pytest.approx(sum(v for k, v in stages.items() if k != "total"), rel=1e-6)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 70))
+def test_best_first_is_stable_and_complete(scores: list[int], limit: int) -> None:
+    array = np.array(scores, dtype=np.float32)
+    expected = sorted(range(len(scores)), key=lambda place: -scores[place])
+    assert _best_first(array, limit).tolist() == expected[:limit]
+    assert _best_first(array, None).tolist() == expected
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1), unique=True), st.data())
+def test_ids_find_their_rows(ids: list[str], data: st.DataObject) -> None:
+    known = pl.Series(ids, dtype=pl.String).sort()
+    table = IdMap(pl.concat([pl.Series([""], dtype=pl.String), known]))
+    rows = table.rows_of(ids)
+    assert table.names_of(rows) == ids
+    other = data.draw(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1))
+    if other not in ids:
+        assert table.rows_of([other]).tolist() == [0]

@@ -1,0 +1,65 @@
+"""The documentation agrees with the code: links resolve, defaults and commands are the real ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from limerank.config import RunConfig, TrainConfig
+from limerank.models import RANKERS, check_model
+from limerank.schema import Schema
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_configuration_page_lists_every_key_with_its_default() -> None:
+    text = (ROOT / "docs/reference/configuration.md").read_text()
+    listed = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", text, re.MULTILINE))
+    defaults = {f"train.{name}": field.default for name, field in TrainConfig.model_fields.items()}
+    for ranker in RANKERS.values():
+        defaults |= {f"model.{name}": field.default for name, field in ranker.options_type.model_fields.items()}
+    expected = set(defaults) | {"dataset", "seed", "model.name"}
+    assert set(listed) == expected
+    for key, value in defaults.items():
+        shown = yaml.safe_load(listed[key])
+        assert shown == (list(value) if isinstance(value, tuple) else value), key
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.yaml")), ids=lambda path: path.name)
+def test_examples_are_valid(path: Path) -> None:
+    config = RunConfig.model_validate(yaml.safe_load(path.read_text()))
+    ranker, _ = check_model(config.model, path.name)
+    assert ranker.name == path.stem
+
+
+def test_the_description_in_the_how_to_is_valid() -> None:
+    text = (ROOT / "docs/how-to/bring-your-own-log.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert Schema.model_validate(yaml.safe_load(block)).tasks[0].name == "click"
+
+
+def test_commands_in_the_docs_exist() -> None:
+    from typer.main import get_command
+
+    from limerank.cli import app
+
+    root = get_command(app)
+    known = set()
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        known.add(name)
+        known |= {f"{name} {sub}" for sub in getattr(command, "commands", {})}
+    for page in PAGES:
+        for line in re.findall(r"^limerank ([a-z]+(?: [a-z]+)?)", page.read_text(), re.MULTILINE):
+            first = line.split()[0]
+            assert line in known or first in known, f"{page.name}: limerank {line}"

@@ -1,0 +1,135 @@
+"""Training: learns, stops early, repeats itself, and leaves a complete run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from limerank.config import RunConfig, TrainConfig, load_run_config
+from limerank.data.eventlog import EventLog
+from limerank.data.prepare import prepare
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.data.splits import Part
+from limerank.errors import ConflictError, DataError, UsageError
+from limerank.progress import Progress
+from limerank.train.evaluate import evaluate, evaluation_loader, oracle
+from limerank.train.run import Run
+from limerank.train.trainer import train
+
+QUIET = Progress(quiet=True)
+
+
+def test_a_run_folder_says_everything(runs: dict[str, Run], log: EventLog) -> None:
+    run = runs["lime-mha"]
+    assert {p.name for p in run.path.iterdir()} == {"config.yaml", "run.json", "metrics.jsonl", "model.safetensors"}
+    assert run.record.data_fingerprint == log.fingerprint
+    assert run.record.seed == 1
+    assert {"limerank", "torch", "python", "numpy", "polars"} <= set(run.record.versions)
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, run.record.epochs + 1))
+    assert lines[-1]["train_loss"] < lines[0]["train_loss"]
+    assert set(run.record.test) == {"click", "long_view"}
+
+
+def test_the_folder_can_be_moved_with_its_dataset(runs: dict[str, Run]) -> None:
+    """The dataset's path is relative to the run, so no absolute path is written down."""
+    values = yaml.safe_load((runs["ttsn"].path / "config.yaml").read_text())
+    assert not Path(values["dataset"]).is_absolute()
+
+
+@pytest.mark.parametrize("name", ["ttsn", "mha", "lime-mha"])
+def test_recorded_metrics_can_be_computed_again(runs: dict[str, Run], log: EventLog, name: str) -> None:
+    run = Run.open(runs[name].path)
+    loader = evaluation_loader(log, Part.TEST, run.config.train.max_history)
+    again = evaluate(run.ranker(log), loader)
+    for task, metrics in run.record.test.items():
+        assert again[task].auc == pytest.approx(metrics.auc, abs=1e-6)
+        assert again[task].ne == pytest.approx(metrics.ne, abs=1e-6)
+
+
+def test_same_seed_same_result(log: EventLog, tmp_path: Path) -> None:
+    config = RunConfig(
+        dataset=log.path,
+        model={"name": "lime-mha"},
+        train=TrainConfig(epochs=1, batch_requests=32, max_history=10),
+        seed=5,
+    )
+    first, second = (train(config, tmp_path / name, QUIET) for name in "ab")
+    assert first.record.test == second.record.test
+    other = train(config.model_copy(update={"seed": 6}), tmp_path / "c", QUIET)
+    assert other.record.test != first.record.test
+
+
+def test_early_stopping_keeps_the_best_epoch(log: EventLog, tmp_path: Path) -> None:
+    """With a tiny log every ranker overfits; training stops and the kept weights are the best epoch's."""
+    settings = TrainConfig(epochs=60, batch_requests=32, max_history=10, patience=2, learning_rate=0.02)
+    run = train(RunConfig(dataset=log.path, model={"name": "mha"}, train=settings), tmp_path / "run", QUIET)
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    values = [sum(task["ne"] for task in line["validation"].values()) for line in lines]
+    assert run.record.epochs == run.record.best_epoch + 2 < 60
+    assert run.record.best_epoch == values.index(min(values)) + 1
+    assert sum(m.ne or 0 for m in run.record.validation.values()) == pytest.approx(min(values), abs=1e-5)
+
+
+def test_training_beats_the_base_rate_and_stays_below_the_oracle(tmp_path: Path) -> None:
+    log = prepare(simulate(SimulatedConfig(users=300, items=300, topics=6, sessions=8, seed=1)), tmp_path / "d")
+    config = RunConfig(dataset=log.path, model={"name": "lime-mha"}, train=TrainConfig(epochs=3, max_history=50))
+    run = train(config, tmp_path / "run", QUIET)
+    best = oracle(evaluation_loader(log, Part.TEST, 50))["click"]
+    trained = run.record.test["click"]
+    assert trained.ne is not None
+    assert best.ne is not None
+    assert best.ne < trained.ne < 0.97
+
+
+def test_a_finished_run_is_kept_unless_overwrite(runs: dict[str, Run]) -> None:
+    run = runs["ttsn"]
+    with pytest.raises(ConflictError, match="holds a finished run"):
+        train(run.config, run.path, QUIET)
+
+
+def test_a_run_refuses_another_dataset(runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs["ttsn"]
+    prepare(simulate(SimulatedConfig(users=30, items=50, topics=3, sessions=8)), tmp_path / "other")
+    moved = Run(run.path, run.config.model_copy(update={"dataset": tmp_path / "other"}), run.record)
+    with pytest.raises(DataError, match="fingerprint .* is not that of run"):
+        moved.dataset()
+
+
+def test_damaged_weights_are_named(runs: dict[str, Run], log: EventLog, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "run"
+    shutil.copytree(runs["mha"].path, copy)
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DataError, match="model.safetensors: cannot be loaded as weights of 'mha'"):
+        Run(copy, runs["mha"].config, runs["mha"].record).ranker(log)
+
+
+def test_bad_configuration_names_file_key_and_near_match(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("dataset: d\nmodel: {name: mha}\ntrain: {epoch: 3}\n")
+    with pytest.raises(UsageError, match=r"c\.yaml: unknown key 'train.epoch'; did you mean 'epochs'\?"):
+        load_run_config(path)
+    path.write_text("dataset: d\nmodel: {name: mha}\ntrain: {epochs: many}\n")
+    with pytest.raises(UsageError, match=r"c\.yaml: key 'train.epochs'.*got 'many'"):
+        load_run_config(path)
+    path.write_text("model: {name: mha}\n")
+    with pytest.raises(UsageError, match=r"c\.yaml: key 'dataset' is missing"):
+        load_run_config(path)
+
+
+def test_overrides_are_typed_and_checked(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("dataset: d\nmodel: {name: mha}\n")
+    config = load_run_config(path, ["train.epochs=7", "model.heads=2", "seed=9"])
+    assert (config.train.epochs, config.model["heads"], config.seed) == (7, 2, 9)
+    assert config.dataset == tmp_path / "d"
+    with pytest.raises(UsageError, match="must look like key=value"):
+        load_run_config(path, ["train.epochs"])
+    with pytest.raises(UsageError, match="'seed' is not a section"):
+        load_run_config(path, ["seed=1", "seed.x=1"])
