@@ -63,4 +63,4 @@ class Progress:
     def say(self, text: str) -> None:
         """A line of news for the person watching; on standard error, so that results can be piped."""
         if not self.quiet:
-            Console(stderr=True, highlight=False).print(text, markup=False)
+            Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)

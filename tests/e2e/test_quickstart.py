@@ -65,7 +65,7 @@ def test_a_click_moved_its_topic_up(walk: tuple[Path, dict[str, Any]]) -> None:
     _, facts = walk
     moved = facts["moved_after_click"]
     assert moved["topic_mean_rank_after"] < moved["topic_mean_rank_before"]
-    assert all(item["after"] <= 100 for item in moved["items"])
+    assert all(item["after"] <= 1000 for item in moved["items"])
     assert any(item["after"] < item["before"] for item in moved["items"])
 
 

@@ -24,7 +24,7 @@ def quickstart(
 ) -> None:
     """Simulate a log, train three rankers, export LIME, rank, click, rank again, and write a report."""
     from limerank.study.quickstart import SPEED_CANDIDATES, run_quickstart
-    from limerank.study.quickstart_report import MODEL_COLUMNS, model_rows, write_report
+    from limerank.study.quickstart_report import MODEL_COLUMNS, model_rows, speedups, write_report
 
     started = time.perf_counter()
     use_threads(threads)
@@ -33,23 +33,29 @@ def quickstart(
     if as_json:
         emit_json({**result.facts(report), "seconds": round(time.perf_counter() - started, 1)})
         return
+    history = result.at_size["mha"].history
     say("")
-    emit_table("", MODEL_COLUMNS, model_rows(result))
+    title = f"click, {SPEED_CANDIDATES:,} candidates, {history} events of history"
+    emit_table(title, MODEL_COLUMNS, model_rows(result))
     if result.gap_closed is not None:
-        say(f"\nLIME-MHA closes {result.gap_closed:.0%} of the NE gap between TTSN and the MHA skyline,")
+        say(f"\nLIME-MHA closes {result.gap_closed:.0%} of the NE gap between TTSN and the MHA skyline, and ranks")
         say(
-            f"and ranks {SPEED_CANDIDATES:,} candidates {result.speedup:.1f}x faster than the skyline "
-            f"(history {result.at_size['mha'].history})."
+            f"{SPEED_CANDIDATES:,} candidates {result.speedup:.1f}x faster than it at history {history}, "
+            f"{speedups(result)}."
         )
     story = result.story
     say(
-        f"\nUser {story.user_id} clicks {story.clicked_item} ({story.topic}, new to them); "
-        "what climbed most into the top 100:"
+        f"\nUser {story.user_id} clicks {story.clicked_item}, of {story.topic}, a topic new to them. "
+        "Mean rank of its other"
+    )
+    say(
+        f"items: {story.mean_rank(story.before):,.0f} before, {story.mean_rank(story.after):,.0f} after. "
+        "The highest climbers:"
     )
     emit_table("", ["item", "topic", "rank before", "rank after"], [list(row) for row in story.movers(5)])
     say(f"\nDone in {time.perf_counter() - started:.0f} s. The report with plots: {report}")
     say("Try next:")
     say(f"  limerank rank {out / 'store'} --user {story.user_id} --event item={story.clicked_item},clicked=1")
     say(f"  limerank bundle show {out / 'store'}")
-    say("  limerank study accuracy --seeds 3        the same comparison with spread")
-    say("  docs/tutorial.md                         the same walk, step by step")
+    say("  limerank study accuracy     the same comparison, three seeds, with spread")
+    say("  docs/tutorial.md            the same walk, step by step")

@@ -9,7 +9,7 @@ from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, FoldedUser, ItemState, Ranker, UserState
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextualLinks
-from limerank.ops.candidate import fold_values, weighted_values
+from limerank.ops.candidate import block_diagonal_values, fold_values, weighted_values
 from limerank.ops.jagged import pad, unpad
 from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
@@ -66,6 +66,8 @@ class LimeMHA(Ranker):
         return weights
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        if len(candidate_offsets) == 2:
+            return items.rows @ block_diagonal_values(user.memory[0][0])
         weights, places = pad(split_heads(items.rows, self.options.heads), candidate_offsets)
         return unpad(weighted_values(weights, user.memory[0]), places)
 

@@ -7,16 +7,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from limerank.models import ItemState, Ranker, UserState
+from limerank.models import FoldedUser, ItemState, Ranker, UserState
 from limerank.ops.candidate import scoring_cost
 
-Path = Literal["folded", "plain", "uncached"]
+ScoringPath = Literal["folded", "plain", "uncached"]
 BLOCK = 2048  # candidates whose rows, first layer and copies stay in a core's cache together
 
 
@@ -30,12 +31,39 @@ class RowStore:
     def __len__(self) -> int:
         return len(self.share)
 
-    def take(self, index: Tensor | slice) -> ItemState:
-        """Some rows, widened to fp32."""
-        return ItemState(self.rows[index].float(), self.share[index].float())
+    def blocks(self, index: Tensor | None) -> Iterator[tuple[int, int, ItemState]]:
+        """Start, stop and fp32 rows of each block of the catalog, or of the candidates that `index` names.
+
+        All blocks share one buffer, so a block must be used up before the next is asked for: memory that is freed and
+        taken anew for every block costs more in page faults than the arithmetic.
+        """
+        count = len(self) if index is None else len(index)
+        largest = min(BLOCK, count)
+        rows, share = (_Widener(table, largest) for table in (self.rows, self.share))
+        for start in range(0, count, BLOCK):
+            stop = min(start + BLOCK, count)
+            chosen = slice(start, stop) if index is None else index[start:stop]
+            yield start, stop, ItemState(rows.take(chosen), share.take(chosen))
 
 
-def choose_path(ranker: Ranker, candidates: int) -> Path:
+class _Widener:
+    """Takes rows of a table into a reused fp32 buffer."""
+
+    def __init__(self, table: Tensor, largest: int) -> None:
+        self.table = table
+        self.narrow = table.new_empty(largest, table.shape[1])
+        self.wide = torch.empty(largest, table.shape[1])
+
+    def take(self, chosen: Tensor | slice) -> Tensor:
+        if isinstance(chosen, slice):
+            part = self.table[chosen]
+            return self.wide[: len(part)].copy_(part)
+        # index_select is several times faster than indexing with a tensor
+        part = torch.index_select(self.table, 0, chosen, out=self.narrow[: len(chosen)])
+        return part if part.dtype == self.wide.dtype else self.wide[: len(part)].copy_(part)
+
+
+def choose_path(ranker: Ranker, candidates: int) -> ScoringPath:
     """The cheapest exact path for this many candidates, by counted FLOP."""
     if not ranker.factorized:
         return "uncached"
@@ -46,20 +74,26 @@ def choose_path(ranker: Ranker, candidates: int) -> Path:
 
 
 def score_candidates(
-    ranker: Ranker, user: UserState, store: RowStore, index: Tensor | None = None, *, path: Path | None = None
+    ranker: Ranker, user: UserState, store: RowStore, index: Tensor | None = None, *, path: ScoringPath | None = None
 ) -> Tensor:
     """logits [candidates, tasks] of one request; `index` names the candidates' rows, None means the whole catalog."""
     count = len(store) if index is None else len(index)
     path = path or choose_path(ranker, count)
     folded = ranker.fold(user)[0] if path == "folded" else None
-    logits = []
-    for start in range(0, count, BLOCK):
-        stop = min(start + BLOCK, count)
-        items = store.take(slice(start, stop) if index is None else index[start:stop])
-        if folded is not None:
-            first = torch.addmm(items.share + folded.offset, items.rows, folded.matrix)
-            logits.append(ranker.head.after_first(first))
-        else:
-            offsets = torch.tensor([0, stop - start])
-            logits.append(ranker.score(ranker.interact(user, items, offsets), items, user, offsets))
-    return torch.cat(logits) if logits else user.share.new_zeros(0, ranker.tasks)
+    logits = user.share.new_empty(count, ranker.tasks)
+    for start, stop, items in store.blocks(index):
+        logits[start:stop] = _folded(ranker, folded, items) if folded else _unfolded(ranker, user, items)
+    return logits
+
+
+def _folded(ranker: Ranker, user: FoldedUser, items: ItemState) -> Tensor:
+    first = items.share.add_(user.offset)
+    if items.rows.shape[1]:
+        first.addmm_(items.rows, user.matrix)
+    return ranker.head.after_first(first)
+
+
+def _unfolded(ranker: Ranker, user: UserState, items: ItemState) -> Tensor:
+    interaction = ranker.interact(user, items, torch.tensor([0, len(items.share)]))
+    first = items.share.add_(user.share[0]).addmm_(interaction, ranker.head.from_interaction.weight.T)
+    return ranker.head.after_first(first)

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.progress import Progress
+from limerank.study.parallel import Job, train_all
 from limerank.train.metrics import Metrics
 from limerank.train.run import Run
-from limerank.train.trainer import train
 
 BASELINE, SKYLINE = "ttsn", "mha"
 
@@ -62,34 +62,29 @@ def run_accuracy(
     overwrite: bool = False,
 ) -> AccuracyStudy:
     """Train every ranker from every seed; the same data, sizes, steps and seeds for all."""
-    results, oracle, task = [], None, ""
-    for seed in seeds:
-        for model in models:
-            run = train_one(dataset, model, seed, settings, out, progress, overwrite=overwrite)
-            task = next(iter(run.record.test))
-            oracle = run.record.oracle.get(task)
-            results.append(
-                SeedResult(
-                    model=run.record.model, seed=seed, test=run.record.test[task], seconds=run.record.train_seconds
-                )
-            )
-            progress.say(f"  {run.record.model} seed {seed}: NE {_shown(run.record.test[task].ne)}")
-    return AccuracyStudy(task=task, results=results, oracle=oracle, gap_closed=_gaps(results))
+    jobs = [
+        training_job(dataset, model, seed, settings, out, overwrite=overwrite) for seed in seeds for model in models
+    ]
+
+    def finished(run: Run) -> None:
+        ne = next(iter(run.record.test.values())).ne
+        progress.say(f"  {run.record.model} seed {run.record.seed}: NE {'-' if ne is None else f'{ne:.4f}'}")
+
+    records = [run.record for run in train_all(jobs, progress, finished)]
+    task = next(iter(records[0].test))
+    results = [
+        SeedResult(model=record.model, seed=record.seed, test=record.test[task], seconds=record.train_seconds)
+        for record in records
+    ]
+    return AccuracyStudy(task=task, results=results, oracle=records[0].oracle.get(task), gap_closed=_gaps(results))
 
 
-def train_one(
-    dataset: Path,
-    model: dict[str, Any],
-    seed: int,
-    settings: TrainConfig,
-    out: Path,
-    progress: Progress,
-    *,
-    overwrite: bool,
-) -> Run:
+def training_job(
+    dataset: Path, model: dict[str, Any], seed: int, settings: TrainConfig, out: Path, *, overwrite: bool
+) -> Job:
     """One run of a study, in a folder named after ranker and seed."""
     config = RunConfig(dataset=dataset, model=model, train=settings, seed=seed)
-    return train(config, out / f"{model['name']}-seed{seed}", progress, overwrite=overwrite)
+    return Job(config, out / f"{model['name']}-seed{seed}", overwrite)
 
 
 def spread(values: Sequence[float | None]) -> str:
@@ -111,7 +106,3 @@ def _gaps(results: Sequence[SeedResult]) -> dict[str, list[float]]:
         if share is not None:
             gaps.setdefault(model, []).append(share)
     return gaps
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

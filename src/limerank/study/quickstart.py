@@ -16,8 +16,9 @@ from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.errors import ConflictError, require_extra
 from limerank.progress import Progress
 from limerank.serve.engine import Engine, Event, Ranking
-from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, train_one
+from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, training_job
 from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
+from limerank.study.parallel import train_all
 from limerank.study.publish import publish_run
 from limerank.train.run import Run
 
@@ -51,8 +52,8 @@ class ClickStory:
     second: Ranking
 
     def movers(self, count: int) -> list[tuple[str, str, int, int]]:
-        """The items that climbed most into the new top 100: item, topic, rank before, rank after."""
-        top = self.second.item_ids[:100]
+        """The items that climbed most into the new top tenth: item, topic, rank before, rank after."""
+        top = self.second.item_ids[: max(1, len(self.second.item_ids) // 10)]
         moved = sorted(top, key=lambda item: self.after[item] - self.before[item])
         return [(item, self.topic_of[item], self.before[item], self.after[item]) for item in moved[:count]]
 
@@ -87,6 +88,11 @@ class QuickstartResult:
         """MHA skyline's time over LIME-MHA's, user stage included, at SPEED_CANDIDATES candidates."""
         return self.at_size[SKYLINE].total_ms / self.at_size[LIME].total_ms
 
+    def speedup_by_history(self) -> dict[int, float]:
+        """The same ratio at each history length of the sweep."""
+        total = {(entry.model, entry.history): entry.total_ms for entry in self.by_history}
+        return {length: total[SKYLINE, length] / total[LIME, length] for length in HISTORY_SWEEP}
+
     def facts(self, report: Path) -> dict[str, Any]:
         """The one JSON object of `limerank quickstart --json`."""
         story = self.story
@@ -103,6 +109,7 @@ class QuickstartResult:
             "oracle": self.runs[LIME].record.oracle[TASK].model_dump(include={"auc", "ne", "gauc"}),
             "gap_closed": self.gap_closed,
             "speedup_vs_mha": round(self.speedup, 3),
+            "speedup_by_history": {str(n): round(ratio, 3) for n, ratio in self.speedup_by_history().items()},
             "speed_measured_at": {"candidates": SPEED_CANDIDATES, "history": self.at_size[LIME].history},
             "machine": self.peaks.model_dump(),
             "bundle": self.bundle_id,
@@ -132,14 +139,19 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1) -> Quickstar
     counts = log.manifest.counts
     progress.say(f"     {counts['events']:,} events of {counts['users'] - 1:,} users on {counts['items'] - 1:,} items")
     progress.say("2/5  training three rankers on the same data, sizes and seed")
-    runs = {}
-    for name in MODELS:
-        runs[name] = train_one(log.path, {"name": name}, seed, settings, folder / "runs", progress, overwrite=True)
-        record = runs[name].record
+    jobs = [
+        training_job(log.path, {"name": name}, seed, settings, folder / "runs", overwrite=True)
+        for name in (LIME, SKYLINE, BASELINE)  # the longest first
+    ]
+
+    def finished(run: Run) -> None:
+        test = run.record.test[TASK]
         progress.say(
-            f"     {name}: AUC {record.test[TASK].auc:.4f}, NE {record.test[TASK].ne:.4f} "
-            f"in {record.train_seconds:.0f} s"
+            f"     {run.record.model}: AUC {test.auc:.4f}, NE {test.ne:.4f} in {run.record.train_seconds:.0f} s"
         )
+
+    trained = {run.record.model: run for run in train_all(jobs, progress, finished)}
+    runs = {name: trained[name] for name in MODELS}
     progress.say("3/5  measuring latency, contestants interleaved in this process")
     entries = contestants({name: run.ranker(log) for name, run in runs.items()}, log)
     peaks = measure_peaks()

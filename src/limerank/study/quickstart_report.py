@@ -33,7 +33,13 @@ def model_rows(result: QuickstartResult) -> list[list[str]]:
     return rows
 
 
-MODEL_COLUMNS = ["model", "AUC", "gAUC", "NE", "user stage ms", "µs/candidate", f"total ms at {SPEED_CANDIDATES:,}"]
+def speedups(result: QuickstartResult) -> str:
+    """How the speed ratio grows with the history, in words."""
+    longer = {length: ratio for length, ratio in result.speedup_by_history().items() if length >= 1024}
+    return ", ".join(f"{ratio:.0f}x at {length:,}" for length, ratio in longer.items())
+
+
+MODEL_COLUMNS = ["model", "AUC", "gAUC", "NE", "user ms", "µs/candidate", "total ms"]
 
 
 def write_report(result: QuickstartResult) -> Path:
@@ -42,7 +48,8 @@ def write_report(result: QuickstartResult) -> Path:
     gap = "-" if result.gap_closed is None else f"{result.gap_closed:.0%}"
     page.paragraph(
         f"LIME-MHA closes {gap} of the NE gap between the two-tower baseline and the MHA skyline, and ranks "
-        f"{SPEED_CANDIDATES:,} candidates {result.speedup:.1f}x faster than the skyline.",
+        f"{SPEED_CANDIDATES:,} candidates {result.speedup:.1f}x faster than the skyline at "
+        f"{result.at_size[LIME].history} events of history, {speedups(result)}.",
         "lead",
     )
     seed = result.runs[LIME].record.seed
@@ -55,6 +62,9 @@ def write_report(result: QuickstartResult) -> Path:
     )
     page.heading("Accuracy and cost")
     page.table(MODEL_COLUMNS, model_rows(result))
+    page.paragraph(
+        f"Times for {SPEED_CANDIDATES:,} candidates and {result.at_size[LIME].history} events of history.", "small"
+    )
     aucs = {name: run.record.test[TASK].auc or 0.0 for name, run in result.runs.items()}
     page.plots(
         [
@@ -97,7 +107,7 @@ def write_report(result: QuickstartResult) -> Path:
     page.paragraph(
         f"User {story.user_id} clicked {story.clicked_item}, the best-ranked item of a topic they had never seen "
         f"({story.topic}). The mean rank of that topic's other items went from {story.mean_rank(story.before):,.0f} to "
-        f"{story.mean_rank(story.after):,.0f} of {story.first.candidates:,}. What climbed most into the top 100:"
+        f"{story.mean_rank(story.after):,.0f} of {story.first.candidates:,}. What climbed most into the top tenth:"
     )
     page.table(["item", "topic", "rank before", "rank after"], [list(row) for row in story.movers(10)])
     path = result.folder / "report.html"

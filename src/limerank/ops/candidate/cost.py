@@ -22,9 +22,9 @@ class ScoringCost:
 
 
 def scoring_cost(*, heads: int, links: int, value_width: int, hidden: int) -> ScoringCost:
-    """plain 2(l * d + d * h1), folded 2 * H * l * h1, folding once 2 * l * d * h1."""
+    """plain 2(H * l * d + d * h1), folded 2 * H * l * h1, folding once 2 * l * d * h1."""
     return ScoringCost(
-        plain=2 * (links * value_width + value_width * hidden),
+        plain=2 * (heads * links * value_width + value_width * hidden),
         folded=2 * heads * links * hidden,
         folding_once=2 * links * value_width * hidden,
     )

@@ -12,6 +12,16 @@ def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
+def block_diagonal_values(values: Tensor) -> Tensor:
+    """Values [H, l, v] of one request as one matrix [H * l, H * v], zero outside the heads' blocks.
+
+    Multiplying rows [M, H * l] by it is H times the FLOP of `weighted_values`, but one wide GEMM instead of H narrow
+    ones: with heads 8 wide the narrow ones run far below a machine's peak.
+    """
+    matrix: Tensor = torch.block_diag(*values)
+    return matrix
+
+
 def fold_values(values: Tensor, weight: Tensor) -> Tensor:
     """Values [B, H, l, v] through the head's first layer `weight` [hidden, H * v]; returns [B, H * l, hidden]."""
     heads, width = values.shape[1], values.shape[3]
