@@ -56,7 +56,7 @@ def write_report(result: QuickstartResult) -> Path:
     counts = result.log.manifest.counts
     page.paragraph(
         f"Simulated log: {counts['events']:,} events, {counts['requests']:,} requests; task '{TASK}'; one seed "
-        f"({seed}), so read small differences with care: `limerank study accuracy` repeats this with several seeds. "
+        f"({seed}), so read small differences with care: 'limerank study accuracy' repeats this with several seeds. "
         "NE: lower is better.",
         "small",
     )
@@ -70,7 +70,7 @@ def write_report(result: QuickstartResult) -> Path:
         [
             (
                 bar_plot(aucs, y="test AUC", line=result.runs[LIME].record.oracle[TASK].auc, line_name="oracle"),
-                "AUC on the last part of the log. The oracle knows the true click probabilities.",
+                "AUC on the last part of the log. The oracle knows the true click probabilities. The axis does not start at zero.",
             ),
             (
                 line_plot({n: _curve(run) for n, run in result.runs.items()}, x="epoch", y="validation NE"),
