@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,40 @@ def test_raw_tables_of_a_simulation_prepare_to_the_same_dataset(tmp_path: Path) 
     assert first["fingerprint"] == second["fingerprint"]
     description = yaml.safe_load((tmp_path / "raw" / "dataset.yaml").read_text())
     assert {feature["name"] for feature in description["features"]} >= {"topic", "tags", "device"}
+
+
+def test_a_place_that_cannot_be_written_exits_6(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    message = refusal(6, "prepare", "simulated", "--users", "20", "--items", "20", "--out", tmp_path / "file" / "d")
+    assert "check that the place exists, has room and is yours" in message
+
+
+def test_an_interrupted_study_stops_its_workers(runs: dict[str, Run], tmp_path: Path) -> None:
+    """Ctrl-C reaches every process of the terminal; the command exits with 130 and leaves none of them behind."""
+    arguments = ["study", "accuracy", "--dataset", str(runs["ttsn"].config.dataset), "--epochs", "500"]
+    command = [sys.executable, "-c", "from limerank.cli import main; main()", *arguments, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    while session_members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not session_members(process.pid)
+
+
+def session_members(session: int) -> list[int]:
+    """Living processes of a session, from /proc."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, owner = stat.read_text().rsplit(")", 1)[1].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(owner) == session and state != "Z":
+            members.append(int(stat.parent.name))
+    return members

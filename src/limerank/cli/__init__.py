@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 
 from limerank import __version__
 from limerank.cli import bundle, data, quickstart, rank, study, training
 from limerank.cli.common import report_error
-from limerank.errors import LimerankError
+from limerank.errors import LimerankError, UnavailableError
 
 app = typer.Typer(
     name="limerank",
@@ -47,8 +48,16 @@ def main() -> None:
     try:
         app()
     except LimerankError as error:
-        report_error(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; nothing half-written was left behind", err=True)
-        sys.exit(130)
+        _fail(error)
+    except OSError as refused:
+        where = f"{refused.filename}: " if refused.filename else ""
+        _fail(
+            UnavailableError(
+                f"{where}{refused.strerror or refused}; check that the place exists, has room and is yours"
+            )
+        )
+
+
+def _fail(error: LimerankError) -> NoReturn:
+    report_error(error, as_json="--json" in sys.argv)
+    sys.exit(error.exit_code)

@@ -6,9 +6,11 @@ A ranker of this size spends its steps on small tensors, where a second thread g
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.managers import ValueProxy
 from pathlib import Path
@@ -42,19 +44,34 @@ def train_all(jobs: Sequence[Job], progress: Progress, finished: Callable[[Run],
     workers = min(torch.get_num_threads(), len(jobs))
     total = sum(_steps(job.config) for job in jobs)
     context = multiprocessing.get_context("spawn")
-    with (
-        context.Manager() as manager,
-        ProcessPoolExecutor(workers, mp_context=context) as pool,
-        progress.bar(f"training, {workers} at a time", total) as bar,
-    ):
-        done_steps, lock = manager.Value("q", 0), manager.Lock()
-        futures = [pool.submit(_train, job, done_steps, lock) for job in jobs]
+    with ExitStack() as stack:
+        with _interrupts_go_to_the_parent_only():
+            manager = stack.enter_context(context.Manager())
+            done_steps, lock = manager.Value("q", 0), manager.Lock()
+            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            futures = [pool.submit(_train, job, done_steps, lock) for job in jobs]
         try:
-            _watch(futures, done_steps, bar, finished)
+            with progress.bar(f"training, {workers} at a time", total) as bar:
+                _watch(futures, done_steps, bar, finished)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
             raise
         return [future.result() for future in futures]
+
+
+@contextmanager
+def _interrupts_go_to_the_parent_only() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C from their first instruction; the parent stops them itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _watch(

@@ -70,7 +70,7 @@ def write_report(result: QuickstartResult) -> Path:
         [
             (
                 bar_plot(aucs, y="test AUC", line=result.runs[LIME].record.oracle[TASK].auc, line_name="oracle"),
-                "AUC on the last part of the log. The oracle knows the true click probabilities. The axis does not start at zero.",
+                "AUC on the last part of the log (zoomed axis). The oracle knows the true click probabilities.",
             ),
             (
                 line_plot({n: _curve(run) for n, run in result.runs.items()}, x="epoch", y="validation NE"),
