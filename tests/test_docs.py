@@ -60,6 +60,7 @@ def test_commands_in_the_docs_exist() -> None:
         known.add(name)
         known |= {f"{name} {sub}" for sub in getattr(command, "commands", {})}
     for page in PAGES:
-        for line in re.findall(r"^limerank ([a-z]+(?: [a-z]+)?)", page.read_text(), re.MULTILINE):
+        code = "\n".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+        for line in re.findall(r"^limerank ([a-z]+(?: [a-z]+)?)", code, re.MULTILINE):
             first = line.split()[0]
             assert line in known or first in known, f"{page.name}: limerank {line}"
