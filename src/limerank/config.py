@@ -37,7 +37,7 @@ class RunConfig(BaseModel):
     dataset: Path
     model: dict[str, Any] = Field(description="'name' of the ranker, and its options")
     train: TrainConfig = TrainConfig()
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**32)
 
 
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
@@ -70,7 +70,10 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise UsageError(f"--set {override}: '{parent}' is not a section")
-        target[last] = yaml.safe_load(text)
+        try:
+            target[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {override}: '{text}' is not valid YAML") from None
     return result
 
 

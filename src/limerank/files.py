@@ -62,13 +62,14 @@ def read_json(path: Path, error: type[LimerankError], fix: str) -> Any:
 
 
 @contextmanager
-def staged_directory(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staged_directory(final: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty directory beside `final`; on success fsync it and rename it into place, else remove it.
 
-    With `overwrite`, an existing `final` is moved away first and deleted last, so a crash leaves one of the two whole.
+    With `overwrite`, a directory that holds the file `marker`, and so is one of ours, is moved away first and deleted
+    last: a crash leaves one of the two whole. Anything else that is in the way is never touched.
     """
-    if final.exists() and not overwrite:
-        raise ConflictError(f"{final} exists already; choose another place or pass --overwrite")
+    final = Path(os.path.abspath(final))  # noqa: PTH100 (resolve() would follow a link and replace its target)
+    check_free(final, marker=marker, overwrite=overwrite)
     final.parent.mkdir(parents=True, exist_ok=True)
     staging = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
@@ -76,16 +77,34 @@ def staged_directory(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
     try:
         yield staging
         _fsync_tree(staging)
-        retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}{OLD_MARK}")
-        if final.exists():
-            if not overwrite:
-                raise ConflictError(f"{final} appeared while it was being written; nothing was changed")
-            final.rename(retired)
-        staging.rename(final)
-        _fsync_directory(final.parent)
-        shutil.rmtree(retired, ignore_errors=True)
+        check_free(final, marker=marker, overwrite=overwrite)
+        _swap_in(staging, final)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_free(final: Path, *, marker: str, overwrite: bool) -> None:
+    """Raise unless `final` can be written: it is not there, is empty, or is ours and may be replaced."""
+    if not final.exists() or (final.is_dir() and not any(final.iterdir())):
+        return
+    if not overwrite:
+        raise ConflictError(f"{final} exists already; choose another place or pass --overwrite")
+    if not (final / marker).is_file():
+        raise ConflictError(f"{final} holds no {marker}, so it is not ours to replace; choose another place")
+
+
+def _swap_in(staging: Path, final: Path) -> None:
+    retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}{OLD_MARK}")
+    if final.exists():
+        final.rename(retired)
+    try:
+        staging.rename(final)
+    except OSError:
+        if retired.exists():
+            retired.rename(final)
+        raise
+    _fsync_directory(final.parent)
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:
@@ -120,7 +139,7 @@ def record_files(directory: Path) -> list[FileRecord]:
 def check_files(
     directory: Path, records: list[FileRecord], error: type[LimerankError], fix: str, *, hashes: bool
 ) -> None:
-    """Raise, naming the first file that is missing, of another length or (with `hashes`) of other content."""
+    """Raise, naming the first recorded file that is missing, of another length or (`hashes`) of other content."""
     for record in records:
         path = directory / record.path
         if not path.is_file():

@@ -98,7 +98,13 @@ class Schema(_Strict):
                 raise ValueError(f"{what} '{twice[0]}' is declared twice")
         if not any(feature.role is Role.ITEM for feature in self.features):
             raise ValueError("at least one feature must have the role 'item'")
+        labels = {task.source_column for task in self.tasks}
+        truths = {task.true_probability for task in self.tasks}
         for feature in self.features:
+            if feature.role is Role.CONTEXT and feature.source_column in labels:
+                raise ValueError(f"feature '{feature.name}' would tell the label to the ranker; give it role 'event'")
+            if feature.role in (Role.CONTEXT, Role.EVENT) and feature.source_column in truths:
+                raise ValueError(f"feature '{feature.name}' is a true probability; it must not be a feature")
             if feature.kind is Kind.MULTI_VALUED and feature.role is not Role.ITEM:
                 raise ValueError(f"feature '{feature.name}': multi_valued features must have the role 'item'")
         return self

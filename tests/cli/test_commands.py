@@ -80,13 +80,15 @@ def test_usage_errors_exit_2(store: Path, runs: dict[str, Run], tmp_path: Path) 
     assert message == f"error: {config}: unknown key 'trian'; did you mean 'train'?\n"
     assert not (tmp_path / "run").exists()
     config.write_text(f"dataset: {runs['ttsn'].config.dataset}\nmodel: {{name: lime-mha, link: 8}}\n")
-    assert "unknown key 'link'; did you mean 'links'?" in refusal(2, "train", config, "--out", tmp_path / "run")
+    message = refusal(2, "train", config, "--out", tmp_path / "run")
+    assert message == f"error: {config}, model 'lime-mha': unknown key 'link'; did you mean 'links'?\n"
     assert not (tmp_path / "run").exists()
     assert "needs item=ID" in refusal(2, "rank", store, "--user", "u1", "--event", "clicked=1")
     assert "must look like name=value" in refusal(2, "rank", store, "--user", "u1", "--context", "phone")
     assert "names no candidate" in refusal(2, "rank", store, "--user", "u1", "--items", "")
     assert "is not a number" in refusal(2, "rank", store, "--user", "u1", "--event", "item=i1,watched_fraction=long")
     assert "no ranker 'mhaa'" in refusal(2, "study", "accuracy", "--models", "mhaa", "--out", tmp_path / "s")
+    assert "must name rankers" in refusal(2, "study", "accuracy", "--models", "ttsn,ttsn", "--out", tmp_path / "s")
     assert refusal(2, "no-such-command")
 
 
@@ -121,6 +123,15 @@ def test_conflicts_exit_5(runs: dict[str, Run], store: Path, tmp_path: Path) -> 
     dataset = runs["ttsn"].config.dataset
     message = refusal(5, "prepare", "simulated", "--users", "20", "--items", "20", "--out", dataset)
     assert "exists already; choose another place or pass --overwrite" in message
+    foreign = tmp_path / "home"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    small = ["prepare", "simulated", "--users", "20", "--items", "20"]
+    assert "not ours to replace" in refusal(5, *small, "--out", foreign, "--overwrite")
+    assert "exists already" in refusal(5, *small, "--out", tmp_path / "d", "--raw", foreign)
+    assert not (tmp_path / "d").exists()
+    assert (foreign / "thesis.tex").read_text() == "years of work"
+    shutil.rmtree(foreign)
     assert "no previous bundle" in refusal(5, "bundle", "rollback", store)
     (tmp_path / "mine.txt").write_text("do not touch")
     assert "was not made by quickstart" in refusal(5, "quickstart", "--out", tmp_path)
@@ -199,3 +210,12 @@ def session_members(session: int) -> list[int]:
         if int(owner) == session and state != "Z":
             members.append(int(stat.parent.name))
     return members
+
+
+def test_tables_show_ids_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from limerank.cli.common import emit_table
+
+    emit_table("", ["item"], [["[/b]"], ["x[us]y"]])
+    shown = capsys.readouterr().out
+    assert "[/b]" in shown
+    assert "x[us]y" in shown

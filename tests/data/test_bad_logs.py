@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -132,3 +133,67 @@ def test_csv_with_lists_reads_like_parquet(folder: Path, tmp_path: Path) -> None
     assert torch.equal(from_csv.item_table.indices, expected.item_table.indices)
     assert torch.equal(from_csv.item_table.lists[0].values, expected.item_table.lists[0].values)
     assert from_csv.column("events/item").tolist() == expected.column("events/item").tolist()
+
+
+def rewrite_description(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "dataset.yaml"
+    values = yaml.safe_load(path.read_text())
+    change(values)
+    path.write_text(yaml.safe_dump(values))
+
+
+def test_the_label_as_context_is_refused(folder: Path) -> None:
+    rewrite_description(folder, lambda v: v["features"].append({"name": "c", "role": "context", "column": "click"}))
+    assert "feature 'c' would tell the label to the ranker" in refused(folder)
+
+
+def test_the_true_probability_as_feature_is_refused(folder: Path) -> None:
+    feature = {"name": "p", "role": "event", "kind": "continuous", "column": "click_probability"}
+    rewrite_description(folder, lambda v: v["features"].append(feature))
+    assert "feature 'p' is a true probability" in refused(folder)
+
+
+def test_context_that_differs_within_a_request_is_refused(folder: Path) -> None:
+    edit(folder, "events", lambda t: t.with_columns(hour=pl.int_range(pl.len()) % 24))
+    assert "context column 'hour' differs within a request" in refused(folder)
+
+
+def test_float_ids_are_refused(folder: Path) -> None:
+    edit(folder, "items", lambda t: t.with_columns(item_id=pl.int_range(pl.len()).cast(pl.Float64)))
+    assert "id column 'item_id' holds Float64; store ids as integers or text" in refused(folder)
+
+
+def test_times_in_nanoseconds_are_refused(folder: Path) -> None:
+    edit(folder, "events", lambda t: t.with_columns(pl.col("time").cast(pl.UInt64) * 1_000_000))
+    assert "use epoch milliseconds" in refused(folder)
+
+
+def test_true_probabilities_must_be_probabilities(folder: Path) -> None:
+    edit(folder, "events", lambda t: t.with_columns(click_probability=pl.lit("high")))
+    assert "column 'click_probability' must hold true probabilities" in refused(folder)
+
+
+def test_columns_with_awkward_names_are_fine(folder: Path, tmp_path: Path) -> None:
+    edit(folder, "events", lambda t: t.rename({"device": "row", "hour": "count"}).with_columns(value=pl.lit(1)))
+
+    def rename(values: dict[str, Any]) -> None:
+        for feature in values["features"]:
+            feature["column"] = {"device": "row", "hour": "count"}.get(feature["name"], feature.get("column", ""))
+
+    rewrite_description(folder, rename)
+    assert prepare(read_table_log(folder), tmp_path / "d").manifest.counts["items"] == 201
+
+
+def test_csv_ids_keep_their_zeros_and_late_letters(tmp_path: Path) -> None:
+    """'007' in the events is '007' in the items, even when letters only appear after hundreds of rows."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    ids = [f"{n:03}" for n in range(300)] + ["A00"]
+    (raw / "items.csv").write_text("item_id,kind\n" + "".join(f"{item},{n % 3}\n" for n, item in enumerate(ids)))
+    events = "".join(f"u{n % 4},{ids[n % 7]},{n},{n % 2}\n" for n in range(60))
+    (raw / "events.csv").write_text("user_id,item_id,time,click\n" + events)
+    (raw / "dataset.yaml").write_text("features: [{name: kind, role: item}]\ntasks: [{name: click}]\n")
+    log = prepare(read_table_log(raw), tmp_path / "d")
+    assert log.manifest.counts["items"] == 302
+    seen = log.item_table.indices[torch.from_numpy(log.column("events/item").astype("int64")), 0]
+    assert (seen > 1).all()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limerank.data.encode import Encoder
+from limerank.data.encode import EVENTS, Encoder, _fit_one
 from limerank.errors import UsageError
-from limerank.schema import FIRST_KNOWN_INDEX, UNKNOWN_INDEX, Kind
+from limerank.schema import FIRST_KNOWN_INDEX, UNKNOWN_INDEX, Feature, Kind, Role
 
 words = st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=20, unique=True)
 
@@ -28,8 +28,8 @@ def test_known_values_round_trip_and_others_are_unknown(vocabulary: list[str]) -
 
 
 @given(
-    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8, unique=True),
-    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=30),
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=8, unique=True),
+    st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=30),
 )
 def test_buckets_are_ordered_and_one_value_encodes_like_a_column(boundaries: list[float], values: list[float]) -> None:
     encoder = Encoder(name="f", kind=Kind.CONTINUOUS, boundaries=tuple(sorted(boundaries)))
@@ -52,3 +52,24 @@ def test_a_number_that_is_none_is_an_error() -> None:
     encoder = Encoder(name="watched", kind=Kind.CONTINUOUS, boundaries=(0.5,))
     with pytest.raises(UsageError, match="'watched' is continuous, but 'long' is not a number"):
         encoder.encode_value("long")
+
+
+def test_a_float32_column_and_a_request_agree() -> None:
+    """0.1 as Float32 is not 0.1 as a Python float; both must fall into the same bucket."""
+    values = [n / 10 for n in range(11)]
+    column = pl.DataFrame({"f": pl.Series(values, dtype=pl.Float32)})
+    feature = Feature(name="f", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=10)
+    encoder = _fit_one(feature, column)
+    assert encoder.encode(column["f"]).tolist() == [encoder.encode_value(value) for value in values]
+
+
+def test_boundaries_come_from_finite_values() -> None:
+    column = pl.DataFrame({"f": [1.0, 2.0, float("inf"), float("-inf"), float("nan"), None, 3.0]})
+    encoder = _fit_one(Feature(name="f", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=2), column)
+    assert encoder.boundaries == (2.0,)
+
+
+def test_minimum_count_counts_events_not_catalog_rows() -> None:
+    table = pl.DataFrame({"count": ["a", "b"], EVENTS: [5, 1]})
+    encoder = _fit_one(Feature(name="count", role=Role.ITEM, minimum_count=2), table)
+    assert encoder.vocabulary == ("a",)

@@ -42,9 +42,13 @@ def tiny_log(rows: list[tuple[str, str, int, int]]) -> RawLog:
 
 
 def test_every_event_is_stored_once(log: EventLog, raw_log: RawLog) -> None:
-    assert len(log.column("events/item")) == raw_log.events.height
-    total = sum(len(log.column(r.path.removesuffix(".npy"))) for r in log.manifest.files if r.path == "events/time.npy")
-    assert total == raw_log.events.height
+    """Every column has one entry per event, and the parts together point at each event exactly once."""
+    for record in log.manifest.files:
+        if record.path.startswith("events/"):
+            assert len(log.column(record.path.removesuffix(".npy"))) == raw_log.events.height
+    loaders = [RequestLoader(log, part, batch_requests=8, max_history=5) for part in Part]
+    rows = np.concatenate([loader.candidate_rows(loader.requests) for loader in loaders])
+    assert sorted(rows.tolist()) == list(range(raw_log.events.height))
 
 
 @settings(max_examples=30, deadline=None)
@@ -180,3 +184,21 @@ def test_multi_valued_lists_are_kept_jagged(log: EventLog, raw_log: RawLog) -> N
     lengths = raw_log.items.sort("item_id")["tags"].list.len().to_list()
     assert tags.offsets.diff().tolist() == [0, *lengths]
     assert [f.name for f in log.schema.with_role(Role.ITEM) if f.kind is Kind.MULTI_VALUED] == ["tags"]
+
+
+def test_another_request_of_the_same_moment_is_not_history(tmp_path: Path) -> None:
+    """Two requests of one user at one time: neither sees what happened in the other."""
+    rows = [("a", f"i{t}", t, 1) for t in range(10)] + [("a", "x", 20, 1), ("a", "y", 20, 1)]
+    base = tiny_log(rows)
+    raw = RawLog(
+        schema=base.schema.model_copy(update={"request_id": "request"}),
+        events=base.events.with_columns(request=pl.int_range(pl.len())),
+        items=base.items,
+        users=base.users,
+        origin=base.origin,
+        names=base.names,
+    )
+    log = prepare(raw, tmp_path / "d")
+    assert log.manifest.counts["requests"] == 12
+    loader = RequestLoader(log, Part.TEST, batch_requests=8, max_history=50)
+    assert loader.history_lengths(np.array([10, 11])).tolist() == [10, 10]

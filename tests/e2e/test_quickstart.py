@@ -111,10 +111,13 @@ def test_the_report_is_self_contained(walk: tuple[Path, dict[str, Any]]) -> None
     assert facts["moved_after_click"]["clicked"] in html
 
 
-def test_running_it_again_in_the_same_place_is_fine(walk: tuple[Path, dict[str, Any]]) -> None:
-    """Only what quickstart made is replaced; see also the refusal of a foreign folder in tests/cli."""
+def test_a_second_walk_starts_from_an_empty_folder(walk: tuple[Path, dict[str, Any]]) -> None:
+    """What an earlier quickstart made is removed, what somebody else put there stays; last, for it ends the walk."""
     from limerank.study.quickstart import _claim
 
     folder, _ = walk
+    (folder / "notes.txt").write_text("mine")
     _claim(folder)
-    assert (folder / "store" / "CURRENT").exists()
+    assert not (folder / "store").exists()
+    assert not (folder / "runs").exists()
+    assert (folder / "notes.txt").read_text() == "mine"

@@ -18,6 +18,7 @@ from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
 from limerank.errors import UsageError
 from limerank.models import RANKERS, Ranker, build_ranker, check_model
+from limerank.nn.features import FeatureEmbedding
 from limerank.ops.jagged import row_of
 from limerank.schema import UNKNOWN_INDEX
 from limerank.train.metrics import auc
@@ -180,6 +181,10 @@ def test_unknown_option_and_ranker_suggest_the_near_one() -> None:
         check_model({"name": "lime-mha", "link": 3}, "c.yaml")
     with pytest.raises(UsageError, match="key 'model.name': no ranker 'lime'; did you mean 'lime-mha'?"):
         check_model({"name": "lime"}, "c.yaml")
+    with pytest.raises(UsageError, match="no ranker"):
+        check_model({"name": ["mha"]}, "c.yaml")
+    with pytest.raises(UsageError, match="key 'head.0': Input should be greater than 0"):
+        check_model({"name": "mha", "head": [0]}, "c.yaml")
     with pytest.raises(UsageError, match="width 30 cannot be split into 4 heads"):
         check_model({"name": "mha", "width": 30}, "c.yaml")
 
@@ -207,3 +212,18 @@ def test_every_ranker_is_registered_under_its_own_name(log: EventLog) -> None:
         assert isinstance(build_ranker({"name": name}, log.encoders.space(), 1, "here"), kind)
     models = Path(limerank.__file__).parent / "models"
     assert {p.stem.replace("_", "-") for p in models.glob("*.py")} - {"--init--", "base"} == set(RANKERS)
+
+
+def test_unknown_is_trained(log: EventLog) -> None:
+    """In training some indices become 'unknown', so its embedding receives gradient; when predicting none do."""
+    embedding = FeatureEmbedding(log.encoders.space().item, 4, unknown_rate=0.5)
+    items = log.item_table.take(torch.arange(1, 100))
+    torch.manual_seed(0)
+    first, second = embedding(items), embedding(items)
+    assert not torch.equal(first, second)
+    embedding.eval()
+    torch.testing.assert_close(embedding(items), embedding(items), rtol=0, atol=0)
+    embedding.train()
+    embedding(items).sum().backward()
+    assert embedding.table.grad is not None
+    assert embedding.table.grad[UNKNOWN_INDEX].abs().sum() > 0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
+from limerank.data.raw import RawLog
 from limerank.data.splits import Part
+from limerank.models import build_ranker
 from limerank.progress import Progress
-from limerank.serve.engine import Engine
+from limerank.schema import Role
+from limerank.serve.engine import Engine, Event
 from limerank.serve.offline import compute_rows
-from limerank.serve.scorer import score_candidates
+from limerank.serve.scorer import choose_path, score_candidates
 from limerank.study.publish import publish_run
 from limerank.train.run import Run
 
@@ -61,16 +66,63 @@ def test_an_fp32_bundle_ranks_like_the_model(runs: dict[str, Run], log: EventLog
     assert (np.diff(ranking.probabilities[:, 0]) <= 0).all()
 
 
-def test_the_snapshot_is_the_users_history(log: EventLog, engine: Engine) -> None:
-    """The engine's history of a user is the log's last events of that user."""
+def test_the_engine_reads_what_training_would_read(raw_log: RawLog, log: EventLog, engine: Engine) -> None:
+    """Index for index: users, context, items and event features of a request made now equal those from the log."""
     offsets = log.column("requests/user_offsets").astype(np.int64)
     kept = engine.bundle.manifest.max_history
-    for row in range(1, log.manifest.counts["users"]):
-        inputs, _ = engine.user_inputs(log.user_ids[row], {})
-        expected = log.column("events/item")[offsets[row] : offsets[row + 1]][-kept:].astype(np.int64)
-        history = inputs.history
-        got = history.items.take(history.item_of_event)
-        assert torch.equal(got.indices, log.item_table.indices[torch.from_numpy(expected)])
+    user_of_request = log.column("requests/user")
+    start = log.column("requests/start")
+    seen = 0
+    for request in range(log.manifest.counts["requests"]):
+        user_row = int(user_of_request[request])
+        if start[request + 1] != offsets[user_row + 1]:
+            continue  # only a user's last request can be compared with "now"
+        seen += 1
+        last = raw_log.events.filter(pl.col("user_id") == log.user_ids[user_row]).sort("time").row(-1, named=True)
+        context = {name: last[name] for name in ("device", "hour")}
+        served, known = engine.user_inputs(log.user_ids[user_row], context)
+        trained = RequestLoader(log, Part.TEST, batch_requests=1, max_history=kept).user_inputs(np.array([request]))
+        assert known
+        assert torch.equal(served.users.indices, trained.users.indices)
+        assert torch.equal(served.context.indices, trained.context.indices)
+        rows = np.arange(max(offsets[user_row], offsets[user_row + 1] - kept), offsets[user_row + 1])
+        items = torch.from_numpy(log.column("events/item")[rows].astype(np.int64))
+        history = served.history
+        assert torch.equal(history.items.take(history.item_of_event).indices, log.item_table.indices[items])
+        for place, column in enumerate(log.role_columns(Role.EVENT)):
+            assert history.events.indices[:, place].tolist() == column[rows].tolist()
+    assert seen == log.manifest.counts["users"] - 1
+
+
+def test_new_events_are_encoded_as_the_log_encodes_them(raw_log: RawLog, log: EventLog, engine: Engine) -> None:
+    """The raw events of a user, passed one by one to an unknown user, give that user's stored history."""
+    user_id = log.user_ids[5]
+    rows = raw_log.events.filter(pl.col("user_id") == user_id).sort("time", "request_id", "item_id").to_dicts()
+    events = [
+        Event(row["item_id"], {"clicked": row["click"], "watched_fraction": row["watched_fraction"]}) for row in rows
+    ]
+    replayed, _ = engine.user_inputs("nobody", {}, events)
+    stored, _ = engine.user_inputs(user_id, {})
+    assert torch.equal(replayed.history.events.indices, stored.history.events.indices)
+    assert torch.equal(replayed.history.item_of_event, stored.history.item_of_event)
+
+
+def test_the_user_stage_can_run_apart_from_scoring(engine: Engine) -> None:
+    """The recipe of docs/how-to/serve-a-ranking.md, in another thread, gives what rank gives."""
+    ranking = engine.rank("u2", context={"device": "tv"})
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(engine.encode_user, "u2", context={"device": "tv"}).result()
+    np.testing.assert_array_equal(engine.score(request, ranking.item_ids), ranking.probabilities)
+    assert engine.score(request).shape == (len(ranking.item_ids), 2)
+
+
+@pytest.mark.parametrize(("head", "expected"), [(8, "folded"), (512, "plain")])
+def test_the_cost_formula_chooses_the_path(log: EventLog, head: int, expected: str) -> None:
+    """A narrow head folds, a wide one does not; few candidates never pay for folding; a skyline has no choice."""
+    ranker = build_ranker({"name": "lime-mha", "head": [head]}, log.encoders.space(), 2, "test")
+    assert choose_path(ranker, 10_000) == expected
+    assert choose_path(ranker, 1) == "plain"
+    assert choose_path(build_ranker({"name": "mha"}, log.encoders.space(), 2, "test"), 10_000) == "uncached"
 
 
 def test_fp16_rows_keep_the_top_hundred(runs: dict[str, Run], log: EventLog) -> None:

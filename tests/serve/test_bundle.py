@@ -46,7 +46,7 @@ def rehash(folder: Path) -> None:
 
 
 def names(store: Path) -> list[str]:
-    return sorted(record.path for record in BundleStore(store).manifests()[0].files)
+    return sorted(record.path for record in BundleStore(store).open_bundle().manifest.files)
 
 
 def test_a_bundle_holds_nothing_executable(store: Path) -> None:
@@ -111,8 +111,46 @@ def test_too_few_rows_are_refused(copy: Path) -> None:
     rows = {"rows": bundle.rows.rows[:-1].clone(), "share": bundle.rows.share[:-1].clone()}
     save_file(rows, folder / "rows.safetensors", {"fingerprint": bundle.manifest.row_fingerprint})
     rehash(folder)
-    with pytest.raises(BundleError, match="rows.safetensors: has 200 rows, key 'items' of manifest.json says 201"):
+    with pytest.raises(BundleError, match="rows.safetensors: 'rows' is \\(200, 128\\), should be \\(201, 128\\)"):
         Bundle.open(folder)
+
+
+def test_rows_of_another_width_are_refused(copy: Path) -> None:
+    folder = bundle_folder(copy)
+    bundle = Bundle.open(folder)
+    rows = {"rows": bundle.rows.rows[:, :-4].clone(), "share": bundle.rows.share.clone()}
+    save_file(rows, folder / "rows.safetensors", {"fingerprint": bundle.manifest.row_fingerprint})
+    rehash(folder)
+    with pytest.raises(BundleError, match=r"rows.safetensors: 'rows' is \(201, 124\), should be \(201, 128\)"):
+        Bundle.open(folder)
+
+
+def test_a_manifest_that_lists_other_files_is_refused(copy: Path) -> None:
+    """Dropping a file from the list would switch its verification off."""
+    folder = bundle_folder(copy)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = [record for record in manifest["files"] if record["path"] != "histories.safetensors"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="key 'files' does not list the files of a bundle"):
+        Bundle.open(folder)
+
+
+def test_an_engine_keeps_the_bundle_it_opened(copy: Path) -> None:
+    engine = Engine.open(copy)
+    before = engine.rank("u1")
+    shutil.rmtree(copy)
+    assert engine.rank("u1").item_ids == before.item_ids
+
+
+def test_a_stray_folder_and_a_broken_record_are_reported(copy: Path) -> None:
+    good = BundleStore(copy).current_id()
+    (copy / "bundles" / "stray").mkdir()
+    listed = BundleStore(copy).manifests()
+    assert good in listed
+    assert isinstance(listed["stray"], BundleError)
+    (copy / "ACTIVE.json").write_bytes(b"\xff\x00")
+    with pytest.raises(BundleError, match="ACTIVE.json: not valid JSON"):
+        Engine.open(copy)
 
 
 def test_weights_of_another_ranker_are_refused(runs: dict[str, Run], copy: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from limerank.data.eventlog import EventLog
 from limerank.models import RANKERS, build_ranker
-from limerank.study.accuracy import gap_closed
+from limerank.study.accuracy import AccuracyStudy, SeedResult, _gaps, gap_closed
 from limerank.study.latency import compare, contestants, measure_peaks, random_inputs, sweep
 from limerank.study.machine import interleaved_medians
 from limerank.train.metrics import Metrics
@@ -57,3 +59,17 @@ def test_gap_closed() -> None:
     assert gap_closed(metrics(1.0), metrics(0.8), metrics(1.0)) == 0
     assert gap_closed(metrics(1.0), metrics(1.0), metrics(0.9)) is None
     assert gap_closed(metrics(None), metrics(0.8), metrics(0.9)) is None
+
+
+def test_verdicts() -> None:
+    def result(model: str, seed: int, ne: float) -> SeedResult:
+        test = Metrics(auc=0.5, gauc=0.5, ne=ne, logloss=1, rows=1, positive_rate=0.5)
+        return SeedResult(model=model, seed=seed, test=test, seconds=1)
+
+    results = [result(m, s, ne) for s in (1, 2) for m, ne in (("ttsn", 1.0), ("mha", 0.8))]
+    for second, beats in ((0.82, True), (1.01, False)):
+        mine = [*results, result("lime-mha", 1, 0.82), result("lime-mha", 2, second)]
+        study = AccuracyStudy(task="click", results=mine, oracle=None, gap_closed=_gaps(mine))
+        verdict = study.verdicts()["lime-mha"]
+        assert verdict.beats_baseline_in_every_seed is beats
+        assert verdict.mean_gap_closed == pytest.approx((0.9 + (1 - second) / 0.2) / 2)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from sklearn.metrics import roc_auc_score
 
 from limerank.config import RunConfig, TrainConfig, load_run_config
 from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
+from limerank.data.raw import RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.splits import Part
 from limerank.errors import ConflictError, DataError, UsageError
 from limerank.progress import Progress
-from limerank.train.evaluate import evaluate, evaluation_loader, oracle
+from limerank.train.evaluate import evaluate, evaluation_loader, oracle, predict
 from limerank.train.run import Run
-from limerank.train.trainer import train
+from limerank.train.trainer import _learning_rate_factor, train
 
 QUIET = Progress(quiet=True)
 
@@ -87,7 +90,7 @@ def test_training_beats_the_base_rate_and_stays_below_the_oracle(tmp_path: Path)
 
 def test_a_finished_run_is_kept_unless_overwrite(runs: dict[str, Run]) -> None:
     run = runs["ttsn"]
-    with pytest.raises(ConflictError, match="holds a finished run"):
+    with pytest.raises(ConflictError, match="exists already"):
         train(run.config, run.path, QUIET)
 
 
@@ -129,7 +132,71 @@ def test_overrides_are_typed_and_checked(tmp_path: Path) -> None:
     config = load_run_config(path, ["train.epochs=7", "model.heads=2", "seed=9"])
     assert (config.train.epochs, config.model["heads"], config.seed) == (7, 2, 9)
     assert config.dataset == tmp_path / "d"
+    with pytest.raises(UsageError, match="is not valid YAML"):
+        load_run_config(path, ["train.epochs=["])
     with pytest.raises(UsageError, match="must look like key=value"):
         load_run_config(path, ["train.epochs"])
     with pytest.raises(UsageError, match="'seed' is not a section"):
         load_run_config(path, ["seed=1", "seed.x=1"])
+
+
+def test_only_a_run_is_replaced_and_an_interrupted_training_leaves_the_old_one(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = runs["ttsn"].config
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.yaml").write_text("precious")
+    with pytest.raises(ConflictError, match="holds no run.json, so it is not ours to replace"):
+        train(config, mine, QUIET, overwrite=True)
+    assert (mine / "config.yaml").read_text() == "precious"
+    old = train(config, tmp_path / "run", QUIET).record
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("limerank.train.trainer._one_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", QUIET, overwrite=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "new", QUIET)
+    assert Run.open(tmp_path / "run").record == old
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
+
+
+def test_gauc_groups_by_user(runs: dict[str, Run], log: EventLog) -> None:
+    """Computed here from predictions joined with the log's users by scikit-learn."""
+    ranker = runs["mha"].ranker(log)
+    loader = evaluation_loader(log, Part.TEST, 20)
+    predictions = predict(ranker, loader)
+    offsets = log.column("requests/user_offsets").astype(np.int64)
+    user = np.searchsorted(offsets, predictions.rows, side="right") - 1
+    labels = log.column("events/label.click")[predictions.rows]
+    scores, weights = [], []
+    for one in np.unique(user):
+        inside = user == one
+        if 0 < labels[inside].mean() < 1:
+            scores.append(roc_auc_score(labels[inside], predictions.probability[inside, 0]))
+            weights.append(inside.sum())
+    assert evaluate(ranker, loader)["click"].gauc == pytest.approx(np.average(scores, weights=weights), abs=1e-9)
+
+
+def test_learning_rate_rises_then_falls() -> None:
+    settings = TrainConfig(warmup_fraction=0.1, final_learning_rate_fraction=0.2)
+    factors = [_learning_rate_factor(step, 100, settings) for step in range(100)]
+    peak = factors.index(max(factors))
+    assert 5 <= peak <= 12
+    assert factors[0] < 0.2
+    assert factors[-1] == pytest.approx(0.2, abs=0.02)
+    assert factors[:peak] == sorted(factors[:peak])
+    assert factors[peak:] == sorted(factors[peak:], reverse=True)
+
+
+def test_labels_changed_on_disk_are_noticed(raw_log: RawLog, tmp_path: Path) -> None:
+    log = prepare(raw_log, tmp_path / "d")
+    path = tmp_path / "d" / "events" / "label.click.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    config = RunConfig(dataset=log.path, model={"name": "ttsn"})
+    with pytest.raises(DataError, match="label.click.npy: content does not match"):
+        train(config, tmp_path / "run", QUIET)

@@ -16,21 +16,26 @@ BundleArgument = Annotated[str | None, typer.Argument(help="A bundle id; default
 @app.command("list", epilog="Example: limerank bundle list stores/demo")
 def list_bundles(store: StoreArgument, as_json: JsonOption = False) -> None:
     """All bundles, oldest first."""
+    from limerank.errors import BundleError
     from limerank.serve.store import BundleStore
 
     opened = BundleStore.open(store)
     current, previous = opened.current_id(), opened.previous_id()
     state = {current: "active", previous: "previous"}
-    facts = [
-        {
-            "id": m.id,
-            "model": m.model["name"],
-            "items": m.items - 1,
-            "created_at": m.created_at,
-            "state": state.get(m.id, ""),
-        }
-        for m in opened.manifests()
-    ]
+    facts: list[dict[str, str | int]] = []
+    for bundle_id, manifest in opened.manifests().items():
+        if isinstance(manifest, BundleError):
+            facts.append({"id": bundle_id, "model": "", "items": "", "created_at": "", "state": f"broken: {manifest}"})
+            continue
+        facts.append(
+            {
+                "id": bundle_id,
+                "model": manifest.model["name"],
+                "items": manifest.items - 1,
+                "created_at": manifest.created_at,
+                "state": state.get(bundle_id, ""),
+            }
+        )
     if as_json:
         emit_json({"store": str(store), "current": current, "previous": previous, "bundles": facts})
         return

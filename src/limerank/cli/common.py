@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from limerank.errors import LimerankError, UsageError
 from limerank.progress import Progress
@@ -50,9 +51,9 @@ def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for place, column in enumerate(columns):
         numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     out.print(table)
 
 

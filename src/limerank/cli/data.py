@@ -41,15 +41,19 @@ def simulated(
     """Draw a log whose true click probabilities are known (docs/explanation/simulated-log.md)."""
     from limerank.data.prepare import prepare
     from limerank.data.sources.simulated import SimulatedConfig, simulate
-    from limerank.data.sources.table import write_table_log
+    from limerank.data.sources.table import DESCRIPTION, write_table_log
+    from limerank.files import check_free
 
     started = time.perf_counter()
     config = SimulatedConfig(users=users, items=items, topics=topics, sessions=sessions, slots=slots, seed=seed)
+    if raw is not None:
+        check_free(raw, marker=DESCRIPTION, overwrite=False)
     progress_for(as_json).say(f"drawing up to {users * sessions * slots:,} events")
     log = simulate(config)
+    prepare(log, out, overwrite=overwrite)
     if raw is not None:
         write_table_log(log, raw)
-    _summary(prepare(log, out, overwrite=overwrite).path, time.perf_counter() - started, as_json)
+    _summary(out, time.perf_counter() - started, as_json)
 
 
 @prepare_app.command(epilog="Example: limerank prepare table --raw my-log --out datasets/mine")

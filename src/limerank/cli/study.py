@@ -41,13 +41,10 @@ def accuracy(
     """AUC, gAUC and NE of several rankers, several seeds each, and the share of the gap each closes."""
     from limerank import files
     from limerank.config import TrainConfig
-    from limerank.models import check_model
     from limerank.study.accuracy import run_accuracy, spread
 
     use_threads(threads)
-    chosen = [{"name": name} for name in models.split(",") if name]
-    for model in chosen:
-        check_model(model, "--models")
+    chosen = [{"name": name} for name in _models(models)]
     progress = progress_for(as_json)
     study = run_accuracy(
         _dataset(dataset, out, overwrite),
@@ -59,9 +56,10 @@ def accuracy(
         overwrite=overwrite,
     )
     result = out / "accuracy.json"
-    files.write_json(result, study.model_dump())
+    facts = {**study.model_dump(), "verdicts": {n: v.model_dump() for n, v in study.verdicts().items()}}
+    files.write_json(result, facts)
     if as_json:
-        emit_json({**study.model_dump(), "result": str(result)})
+        emit_json({**facts, "result": str(result)})
         return
     rows = [
         [
@@ -83,6 +81,8 @@ def accuracy(
         ["model", "AUC", "gAUC", "NE", "gap closed", "seconds"],
         rows,
     )
+    for name, verdict in study.verdicts().items():
+        say(f"{name}: {verdict.text()}")
     say(f"results: {result}")
 
 
@@ -96,6 +96,7 @@ def latency(
     width: Annotated[int, typer.Option(min=1, help="d, the model width.")] = 32,
     head: Annotated[int, typer.Option(min=1, help="Hidden width of the interaction network.")] = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 7,
+    overwrite: OverwriteOption = False,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,13 +110,12 @@ def latency(
 
     use_threads(threads)
     counts, lengths = _numbers(candidates, "--candidates"), _numbers(history, "--history")
-    log = EventLog.open(_dataset(dataset, out, overwrite=True))
+    log = EventLog.open(_dataset(dataset, out, overwrite))
     torch.manual_seed(0)
     tasks = len(log.schema.tasks)
     rankers = {
         name: build_ranker({"name": name, "width": width, "head": [head]}, log.encoders.space(), tasks, "--models")
-        for name in models.split(",")
-        if name
+        for name in _models(models)
     }
     peaks = measure_peaks()
     with progress_for(as_json).bar("latency", len(counts) + len(lengths)) as bar:
@@ -164,6 +164,17 @@ def _dataset(dataset: Path | None, out: Path, overwrite: bool) -> Path:
     from limerank.data.sources.simulated import SimulatedConfig, simulate
 
     return prepare(simulate(SimulatedConfig()), out / "dataset", overwrite=overwrite).path
+
+
+def _models(text: str) -> list[str]:
+    from limerank.models import check_model
+
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        check_model({"name": name}, "--models")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"--models {text}: must name rankers, each once, separated by commas")
+    return names
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -41,7 +41,9 @@ def train(
     from limerank.train.trainer import train as run_training
 
     use_threads(threads)
-    run = run_training(load_run_config(config, overrides or ()), out, progress_for(as_json), overwrite=overwrite)
+    run = run_training(
+        load_run_config(config, overrides or ()), out, progress_for(as_json), overwrite=overwrite, where=str(config)
+    )
     record = run.record
     if as_json:
         emit_json({"run": str(out), **record.model_dump()})

@@ -27,6 +27,7 @@ from limerank.schema import (
 )
 
 Indices = NDArray[np.int64]
+EVENTS = "__limerank_training_events"
 
 
 class Encoder(BaseModel):
@@ -84,8 +85,11 @@ class Encoder(BaseModel):
         return f"[{low}, {high})"
 
     def _bucketize(self, values: NDArray[np.float64]) -> Indices:
-        bucket = np.searchsorted(np.array(self.boundaries), values, side="right") + FIRST_KNOWN_INDEX
-        return np.where(np.isnan(values), UNKNOWN_INDEX, bucket)
+        """Buckets in float32 on both sides, so that 0.1 means the same in a Float32 column and in a request."""
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+        bucket = np.searchsorted(np.array(self.boundaries, dtype=np.float32), narrow, side="right")
+        return np.where(np.isnan(narrow), UNKNOWN_INDEX, bucket + FIRST_KNOWN_INDEX)
 
 
 class Encoders(BaseModel):
@@ -114,15 +118,13 @@ class Encoders(BaseModel):
 
 
 def fit(schema: Schema, events: pl.DataFrame, items: pl.DataFrame, users: pl.DataFrame) -> Encoders:
-    """Fit on training rows: `events` of the training split, and the items and users that occur in them."""
+    """Fit on training rows: `events` of the training split, and the items and users that occur in them.
+
+    The column EVENTS of the latter two says in how many training events each occurs; `minimum_count` counts those.
+    """
     tables = {Role.ITEM: items, Role.USER: users, Role.EVENT: events, Role.CONTEXT: events}
     return Encoders(
-        **{
-            role.value: tuple(
-                _fit_one(feature, tables[role][feature.source_column]) for feature in schema.with_role(role)
-            )
-            for role in Role
-        }
+        **{role.value: tuple(_fit_one(feature, tables[role]) for feature in schema.with_role(role)) for role in Role}
     )
 
 
@@ -133,13 +135,18 @@ def encode_rows(encoders: Sequence[Encoder], rows: Sequence[dict[str, Any]]) -> 
     ).reshape(len(rows), len(encoders))
 
 
-def _fit_one(feature: Feature, column: pl.Series) -> Encoder:
+def _fit_one(feature: Feature, table: pl.DataFrame) -> Encoder:
+    column = table[feature.source_column]
     if feature.kind is Kind.CONTINUOUS:
-        values = column.cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
-        quantiles = np.quantile(values, np.linspace(0, 1, feature.buckets + 1)[1:-1]) if len(values) else np.array([])
-        return Encoder(name=feature.name, kind=feature.kind, boundaries=tuple(np.unique(quantiles).tolist()))
+        values = column.cast(pl.Float32).drop_nulls().to_numpy()
+        finite = values[np.isfinite(values)].astype(np.float64)
+        steps = np.linspace(0, 1, feature.buckets + 1)[1:-1]
+        boundaries = np.unique(np.quantile(finite, steps).astype(np.float32)) if len(finite) else np.array([])
+        return Encoder(name=feature.name, kind=feature.kind, boundaries=tuple(boundaries.tolist()))
+    weight = table[EVENTS] if EVENTS in table.columns else pl.Series(np.ones(len(column), dtype=np.uint32))
+    pairs = pl.DataFrame({"value": column, "events": weight})
     if feature.kind is Kind.MULTI_VALUED:
-        column = column.explode()
-    counts = column.cast(pl.String).drop_nulls().value_counts(name="count")
-    kept = counts.filter(pl.col("count") >= feature.minimum_count)[column.name].sort()
+        pairs = pairs.filter(pl.col("value").list.len() > 0).explode("value")
+    counts = pairs.drop_nulls().group_by(pl.col("value").cast(pl.String)).agg(pl.col("events").sum())
+    kept = counts.filter(pl.col("events") >= feature.minimum_count)["value"].sort()
     return Encoder(name=feature.name, kind=feature.kind, vocabulary=tuple(kept.to_list()))

@@ -21,7 +21,8 @@ from limerank.data.eventlog import (
     unknown_first,
 )
 from limerank.data.raw import RawLog
-from limerank.schema import Kind, Role, Schema
+from limerank.errors import DataError
+from limerank.schema import Feature, Kind, Role, Schema
 
 
 def prepare(raw: RawLog, out: Path, *, overwrite: bool = False) -> EventLog:
@@ -38,7 +39,7 @@ def prepare(raw: RawLog, out: Path, *, overwrite: bool = False) -> EventLog:
     boundaries = splits.time_boundaries(time[start[:-1]], schema.split)
     encoders = _fit_on_train(schema, events, items, users, time < boundaries[0])
 
-    with files.staged_directory(out, overwrite=overwrite) as staging:
+    with files.staged_directory(out, marker=MANIFEST, overwrite=overwrite) as staging:
         _write_table(staging, "items", encoders, Role.ITEM, schema, items)
         _write_table(staging, "users", encoders, Role.USER, schema, users)
         _write_ids(staging / "item_ids.arrow", items[schema.item_id])
@@ -47,9 +48,10 @@ def prepare(raw: RawLog, out: Path, *, overwrite: bool = False) -> EventLog:
         save_column(staging, "events/time", time)
         for role in (Role.EVENT, Role.CONTEXT):
             for feature, encoder in zip(schema.with_role(role), encoders.of(role), strict=True):
-                save_column(
-                    staging, f"events/{role.value}.{feature.name}", encoder.encode(events[feature.source_column])
-                )
+                column = encoder.encode(events[feature.source_column])
+                if role is Role.CONTEXT:
+                    _check_one_value_per_request(column, start, feature, raw)
+                save_column(staging, f"events/{role.value}.{feature.name}", column)
         for task in schema.tasks:
             save_column(staging, f"events/label.{task.name}", events[task.source_column].cast(pl.UInt8).to_numpy())
             if task.true_probability:
@@ -121,6 +123,18 @@ def _requests(
     return np.append(start, len(time)), history_end
 
 
+def _check_one_value_per_request(
+    column: NDArray[np.int64], start: NDArray[np.int64], feature: Feature, raw: RawLog
+) -> None:
+    """Context belongs to the request; a value per candidate would be read from the first row only."""
+    differing = np.count_nonzero(column != np.repeat(column[start[:-1]], start[1:] - start[:-1]))
+    if differing:
+        raise DataError(
+            f"{raw.names['events']}: context column '{feature.source_column}' differs within a request, in "
+            f"{differing} rows; context describes the whole request: give it role 'item' or 'event', or set request_id"
+        )
+
+
 def _fit_on_train(
     schema: Schema, events: pl.DataFrame, items: pl.DataFrame, users: pl.DataFrame, in_train: NDArray[np.bool_]
 ) -> Encoders:
@@ -128,8 +142,8 @@ def _fit_on_train(
     return encode.fit(
         schema,
         train,
-        items.join(train.select(schema.item_id).unique(), on=schema.item_id, how="semi"),
-        users.join(train.select(schema.user_id).unique(), on=schema.user_id, how="semi"),
+        items.join(train.group_by(schema.item_id).len(encode.EVENTS), on=schema.item_id),
+        users.join(train.group_by(schema.user_id).len(encode.EVENTS), on=schema.user_id),
     )
 
 

@@ -9,6 +9,8 @@ import polars as pl
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import Feature, Kind, Role, Schema
 
+LATEST_TIME = 253_402_300_800_000  # the year 10000
+
 
 @dataclass(frozen=True)
 class RawLog:
@@ -31,7 +33,7 @@ class RawLog:
         for task in schema.tasks:
             _check_labels(self.events, self.names["events"], task.source_column)
             if task.true_probability:
-                _require_columns(self.events, self.names["events"], [task.true_probability])
+                _check_probabilities(self.events, self.names["events"], task.true_probability)
         _check_ids(self.items, self.names["items"], schema.item_id)
         _check_ids(self.users, self.names["users"], schema.user_id)
         tables = {Role.ITEM: "items", Role.USER: "users", Role.EVENT: "events", Role.CONTEXT: "events"}
@@ -39,6 +41,8 @@ class RawLog:
             _check_feature(getattr(self, tables[feature.role]), self.names[tables[feature.role]], feature)
         if self.events.is_empty():
             raise DataError(f"{self.names['events']}: has no rows; a log needs at least one event")
+        for column in (schema.user_id, schema.item_id):
+            _check_id_type(self.events, self.names["events"], column)
         for column in (schema.user_id, schema.item_id, schema.time):
             empty = self.events[column].null_count()
             if empty:
@@ -59,17 +63,29 @@ def _check_labels(table: pl.DataFrame, name: str, column: str) -> None:
     labels = table[column]
     if not (labels.dtype.is_numeric() or labels.dtype == pl.Boolean):
         raise DataError(f"{name}: label column '{column}' holds {labels.dtype}, not numbers; labels must be 0 or 1")
-    wrong = table.with_row_index("row").filter(~pl.col(column).cast(pl.Float64).is_in([0.0, 1.0]).fill_null(False))
-    if not wrong.is_empty():
-        first = wrong.row(0, named=True)
+    wrong = (~labels.cast(pl.Float64).is_in([0.0, 1.0])).fill_null(True).arg_true()
+    if len(wrong):
         raise DataError(
-            f"{name}: label column '{column}' has {wrong.height} values that are not 0 or 1, "
-            f"first {first[column]!r} at row {first['row'] + 1}; turn the label into 0/1 before preparing"
+            f"{name}: label column '{column}' has {len(wrong)} values that are not 0 or 1, "
+            f"first {labels[wrong[0]]!r} at row {wrong[0] + 1}; turn the label into 0/1 before preparing"
         )
+
+
+def _check_probabilities(table: pl.DataFrame, name: str, column: str) -> None:
+    _require_columns(table, name, [column])
+    values = table[column]
+    if not values.dtype.is_numeric() or not values.is_between(0, 1).fill_null(False).all():
+        raise DataError(f"{name}: column '{column}' must hold true probabilities, numbers from 0 to 1")
+
+
+def _check_id_type(table: pl.DataFrame, name: str, column: str) -> None:
+    if table[column].dtype.is_float():
+        raise DataError(f"{name}: id column '{column}' holds {table[column].dtype}; store ids as integers or text")
 
 
 def _check_ids(table: pl.DataFrame, name: str, column: str) -> None:
     _require_columns(table, name, [column])
+    _check_id_type(table, name, column)
     if table[column].null_count():
         raise DataError(f"{name}: column '{column}' has empty ids; drop those rows")
     if table[column].n_unique() != table.height:
@@ -100,6 +116,8 @@ def _check_feature(table: pl.DataFrame, name: str, feature: Feature) -> None:
 def _check_time(table: pl.DataFrame, name: str, column: str) -> None:
     if not table[column].dtype.is_integer():
         raise DataError(f"{name}: time column '{column}' holds {table[column].dtype}; give integer epoch milliseconds")
-    lowest = table[column].min()
+    lowest, highest = table[column].min(), table[column].max()
+    if isinstance(highest, int) and highest > LATEST_TIME:
+        raise DataError(f"{name}: time column '{column}' goes up to {highest}; use epoch milliseconds")
     if isinstance(lowest, int) and lowest < 0:
         raise DataError(f"{name}: time column '{column}' has negative values (lowest {lowest}); use epoch milliseconds")

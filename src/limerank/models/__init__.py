@@ -25,7 +25,7 @@ def check_model(
     if "name" not in model:
         raise error(f"{where}: key 'model.name' is missing; known: {', '.join(RANKERS)}")
     name = model["name"]
-    if name not in RANKERS:
+    if not isinstance(name, str) or name not in RANKERS:
         raise error(f"{where}: key 'model.name': no ranker '{name}'{did_you_mean(str(name), RANKERS)}")
     ranker = RANKERS[name]
     options = {key: value for key, value in model.items() if key != "name"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from limerank.batch import Features, RequestBatch, UserInputs
@@ -31,7 +31,9 @@ class RankerOptions(BaseModel):
     width: int = Field(default=32, ge=1, description="d, the width of E and T")
     embedding_width: int = Field(default=16, ge=1, description="width of each attribute's embedding")
     tower_hidden: int = Field(default=64, ge=1, description="hidden width of the item tower")
-    head: tuple[int, ...] = Field(default=(64,), min_length=1, description="hidden widths of the interaction network")
+    head: tuple[PositiveInt, ...] = Field(
+        default=(64,), min_length=1, description="hidden widths of the interaction network"
+    )
     unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="share of indices trained as 'unknown'")
 
 

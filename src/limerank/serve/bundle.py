@@ -12,7 +12,7 @@ item_ids.arrow, user_ids.arrow
 
 from __future__ import annotations
 
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ FORMAT = "limerank-bundle-1"
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
 ITEMS, USERS, HISTORIES = "items.safetensors", "users.safetensors", "histories.safetensors"
 ITEM_IDS, USER_IDS = "item_ids.arrow", "user_ids.arrow"
+CONTENTS = {WEIGHTS, ROWS, ENCODERS, ITEMS, USERS, HISTORIES, ITEM_IDS, USER_IDS}
 FIX = "export the run again, or roll back with `limerank bundle rollback`"
 
 
@@ -62,19 +63,28 @@ class BundleManifest(BaseModel):
     files: list[files.FileRecord]
 
 
+@dataclass(frozen=True)
 class Bundle:
-    """An opened bundle. `open` has verified it, so what it hands out can be trusted."""
+    """An opened bundle: verified, mapped, and held whatever happens to its directory afterwards."""
 
-    def __init__(self, path: Path, manifest: BundleManifest, encoders: Encoders, ranker: Ranker) -> None:
-        self.path = path
-        self.manifest = manifest
-        self.encoders = encoders
-        self.ranker = ranker
+    path: Path
+    manifest: BundleManifest
+    encoders: Encoders
+    ranker: Ranker
+    rows: RowStore
+    item_table: Features
+    user_table: Features
+    histories: dict[str, torch.Tensor]
+    """`offsets` [users + 1] into `item` and `events`, oldest first."""
+    item_ids: IdMap
+    user_ids: IdMap
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
-        """Verify every hash and that the rows were made by these weights, then map."""
+        """Verify every hash and that the rows were made by these weights, and map everything."""
         manifest = read_manifest(path)
+        if {record.path for record in manifest.files} != CONTENTS:
+            raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
         files.check_files(path, manifest.files, BundleError, FIX, hashes=True)
         encoders = validate(
             Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
@@ -86,59 +96,52 @@ class Bundle:
         except RuntimeError as unfit:
             reason = " ".join(str(unfit).split())[:200]
             raise BundleError(f"{path / WEIGHTS}: weights do not fit model '{ranker.name}' ({reason}); {FIX}") from None
-        bundle = cls(path, manifest, encoders, ranker.eval())
+        rows = _load(path / ROWS)
+        bundle = cls(
+            path=path,
+            manifest=manifest,
+            encoders=encoders,
+            ranker=ranker.eval(),
+            rows=RowStore(rows["rows"], rows["share"]),
+            item_table=_features(_load(path / ITEMS)),
+            user_table=_features(_load(path / USERS)),
+            histories=_load(path / HISTORIES),
+            item_ids=IdMap(pl.read_ipc(path / ITEM_IDS)["id"]),
+            user_ids=IdMap(pl.read_ipc(path / USER_IDS)["id"]),
+        )
         bundle._check_rows()
+        bundle._check_counts()
         return bundle
 
-    @cached_property
-    def rows(self) -> RowStore:
-        """The item rows, mapped."""
-        tensors = _load(self.path / ROWS)
-        return RowStore(tensors["rows"], tensors["share"])
-
-    @cached_property
-    def item_table(self) -> Features:
-        """Encoded item features by row."""
-        return _features(_load(self.path / ITEMS))
-
-    @cached_property
-    def user_table(self) -> Features:
-        """Encoded user features by row."""
-        return _features(_load(self.path / USERS))
-
-    @cached_property
-    def histories(self) -> dict[str, torch.Tensor]:
-        """`offsets` [users + 1] into `item` and `events`, oldest first."""
-        return _load(self.path / HISTORIES)
-
-    @cached_property
-    def item_ids(self) -> IdMap:
-        """Item ids by row."""
-        return IdMap(pl.read_ipc(self.path / ITEM_IDS)["id"])
-
-    @cached_property
-    def user_ids(self) -> IdMap:
-        """User ids by row."""
-        return IdMap(pl.read_ipc(self.path / USER_IDS)["id"])
-
     def _check_rows(self) -> None:
-        expected = row_fingerprint(self.ranker, self.item_table)
+        """The rows carry the fingerprint of these weights and have the shape this ranker reads."""
         path = self.path / ROWS
-        try:
-            with safe_open(path, framework="pt") as handle:
-                stamped = (handle.metadata() or {}).get("fingerprint")
-                rows, share = handle.get_slice("rows").get_shape(), handle.get_slice("share").get_shape()
-        except (OSError, SafetensorError) as broken:
-            raise BundleError(f"{path}: cannot be read ({broken}); {FIX}") from None
+        expected = row_fingerprint(self.ranker, self.item_table)
+        with safe_open(path, framework="pt") as handle:
+            stamped = (handle.metadata() or {}).get("fingerprint")
         if not stamped == self.manifest.row_fingerprint == expected:
             raise BundleError(
                 f"{path}: rows were made by other weights (fingerprint {str(stamped)[:12]}, "
                 f"weights have {expected[:12]}); {FIX}"
             )
-        if not rows[0] == share[0] == self.manifest.items:
-            raise BundleError(
-                f"{path}: has {rows[0]} rows, key 'items' of {MANIFEST} says {self.manifest.items}; {FIX}"
-            )
+        with torch.inference_mode():
+            sample = self.ranker.encode_items(self.item_table.take(torch.tensor([0])))
+        for name, table, wanted in (("rows", self.rows.rows, sample.rows), ("share", self.rows.share, sample.share)):
+            shape = (self.manifest.items, wanted.shape[1])
+            if table.shape != shape:
+                raise BundleError(f"{path}: '{name}' is {tuple(table.shape)}, should be {shape}; {FIX}")
+
+    def _check_counts(self) -> None:
+        """Ids, features and histories are there for every item and user the manifest counts."""
+        for name, count, wanted in (
+            (ITEM_IDS, len(self.item_ids), self.manifest.items),
+            (ITEMS, len(self.item_table), self.manifest.items),
+            (USER_IDS, len(self.user_ids), self.manifest.users),
+            (USERS, len(self.user_table), self.manifest.users),
+            (HISTORIES, len(self.histories["offsets"]) - 1, self.manifest.users),
+        ):
+            if count != wanted:
+                raise BundleError(f"{self.path / name}: has {count} rows, {MANIFEST} says {wanted}; {FIX}")
 
 
 def read_manifest(path: Path) -> BundleManifest:

@@ -28,6 +28,8 @@ from limerank.serve.bundle import Bundle, encode_side
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.serve.store import BundleStore
 
+FIRST_ITEM_ROW = UNKNOWN_ROW + 1
+
 
 @dataclass(frozen=True)
 class Event:
@@ -35,6 +37,15 @@ class Event:
 
     item_id: str
     features: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EncodedRequest:
+    """What the user stage leaves behind for one request."""
+
+    state: UserState
+    known_user: bool
+    history_used: int
 
 
 @dataclass(frozen=True)
@@ -83,34 +94,44 @@ class Engine:
         tasks = self.bundle.manifest.tasks
         if task is not None and task not in tasks:
             raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
-        with torch.inference_mode():
-            clock = _Clock()
-            inputs, known = self.user_inputs(user_id, context or {}, events)
-            user = self.ranker.encode_user(inputs)
-            clock.lap("user")
-            rows, unknown = self._lookup(item_ids)
-            clock.lap("lookup")
-            count = len(self.bundle.rows) - 1 if rows is None else len(rows)
-            probabilities = self.score(user, rows)
-            clock.lap("interact")
-            order = _best_first(probabilities[:, tasks.index(task) if task else 0], limit)
-            best = order + 1 if rows is None else rows[order]
-            names = self.bundle.item_ids.names_of(best)
-            if item_ids is not None:
-                names = [item_ids[place] for place in order]
-            clock.lap("select")
+        clock = _Clock()
+        request = self.encode_user(user_id, context=context, events=events)
+        clock.lap("user")
+        rows = self._rows_of(item_ids)
+        clock.lap("lookup")
+        probabilities = self._score(request, rows)
+        clock.lap("interact")
+        order = _best_first(probabilities[:, tasks.index(task) if task else 0], limit)
+        if item_ids is None:
+            names = self.bundle.item_ids.names_of(order + FIRST_ITEM_ROW)
+        else:
+            names = [item_ids[place] for place in order.tolist()]
+        clock.lap("select")
         return Ranking(
             item_ids=names,
             probabilities=probabilities[order],
             tasks=tasks,
             bundle=self.bundle.manifest.id,
-            known_user=known,
-            history_used=len(inputs.history.item_of_event),
-            candidates=count,
-            unknown_items=unknown,
-            path=choose_path(self.ranker, count),
+            known_user=request.known_user,
+            history_used=request.history_used,
+            candidates=len(probabilities),
+            unknown_items=self._unknown(item_ids, rows),
+            path=choose_path(self.ranker, len(probabilities)),
             milliseconds=clock.finish(),
         )
+
+    def encode_user(
+        self, user_id: str, *, context: dict[str, Any] | None = None, events: Sequence[Event] = ()
+    ) -> EncodedRequest:
+        """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
+        inputs, known = self.user_inputs(user_id, context or {}, events)
+        with torch.inference_mode():
+            state = self.ranker.encode_user(inputs)
+        return EncodedRequest(state, known, len(inputs.history.item_of_event))
+
+    def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
+        return self._score(request, self._rows_of(item_ids))
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = ()
@@ -141,20 +162,20 @@ class Engine:
         )
         return inputs, user_row != UNKNOWN_ROW
 
-    def score(self, user: UserState, rows: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        """Probabilities [candidates, tasks]; None means every known item, in row order."""
-        if rows is None:
-            logits = score_candidates(self.ranker, user, self.bundle.rows)[1:]
-        else:
-            logits = score_candidates(self.ranker, user, self.bundle.rows, torch.from_numpy(rows))
-        probabilities: NDArray[np.float32] = logits.sigmoid().numpy()
-        return probabilities
+    def _score(self, request: EncodedRequest, rows: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        index = None if rows is None else torch.from_numpy(rows)
+        with torch.inference_mode():
+            logits = score_candidates(self.ranker, request.state, self.bundle.rows, index)
+            probabilities: NDArray[np.float32] = logits.sigmoid().numpy()
+        return probabilities if rows is not None else probabilities[FIRST_ITEM_ROW:]
 
-    def _lookup(self, item_ids: Sequence[str] | None) -> tuple[NDArray[np.int64] | None, list[str]]:
-        if item_ids is None:
-            return None, []
-        rows = self.bundle.item_ids.rows_of(item_ids)
-        return rows, [item_ids[place] for place in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+    def _rows_of(self, item_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
+        return None if item_ids is None else self.bundle.item_ids.rows_of(item_ids)
+
+    def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
+        if item_ids is None or rows is None:
+            return []
+        return [item_ids[place] for place in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
         known = [encoder.name for encoder in self.bundle.encoders.of(role)]

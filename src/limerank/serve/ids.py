@@ -23,7 +23,7 @@ class IdMap:
 
     def rows_of(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id, 0 where it is unknown."""
-        wanted = np.array([text.encode() for text in ids], dtype=np.bytes_)
+        wanted = np.array([text.encode(errors="surrogateescape") for text in ids], dtype=np.bytes_)
         if not len(self._sorted) or not len(wanted):
             return np.full(len(wanted), UNKNOWN_ROW, dtype=np.int64)
         place = np.searchsorted(self._sorted, wanted)

@@ -62,7 +62,7 @@ def export(
     identity = files.digest_of(fingerprint, log.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights)))
     bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
     final = store / BUNDLES / bundle_id
-    with files.staged_directory(final) as staging:
+    with files.staged_directory(final, marker=bundles.MANIFEST) as staging:
         save_file(weights, staging / bundles.WEIGHTS)
         save_file({"rows": rows.rows, "share": rows.share}, staging / bundles.ROWS, {"fingerprint": fingerprint})
         save_file(bundles.tensors_of(log.item_table), staging / bundles.ITEMS)

@@ -1,15 +1,27 @@
-"""A store of bundles: publish, list, activate, roll back, collect. CURRENT and PREVIOUS are one line each."""
+"""A store of bundles: list, activate, roll back, collect. ACTIVE.json names the active and the previous one."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
 from limerank import files
+from limerank.config import validate
 from limerank.errors import BundleError, ConflictError, did_you_mean
 from limerank.serve.bundle import Bundle, BundleManifest, read_manifest
 
-CURRENT, PREVIOUS, BUNDLES = "CURRENT", "PREVIOUS", "bundles"
+ACTIVE, BUNDLES = "ACTIVE.json", "bundles"
+
+
+class Active(BaseModel):
+    """Which bundle serves and which did before; one file, so that both change at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    current: str | None = None
+    previous: str | None = None
 
 
 class BundleStore:
@@ -36,17 +48,23 @@ class BundleStore:
         folders = (self.path / BUNDLES).iterdir() if (self.path / BUNDLES).is_dir() else ()
         return sorted(f.name for f in folders if f.is_dir() and files.STAGING_MARK not in f.name)
 
-    def manifests(self) -> list[BundleManifest]:
-        """The manifests of all bundles, oldest first."""
-        return [read_manifest(self.path / BUNDLES / bundle_id) for bundle_id in self.ids()]
+    def manifests(self) -> dict[str, BundleManifest | BundleError]:
+        """The manifest of every bundle, oldest first, or what is wrong with it."""
+        found: dict[str, BundleManifest | BundleError] = {}
+        for bundle_id in self.ids():
+            try:
+                found[bundle_id] = read_manifest(self.path / BUNDLES / bundle_id)
+            except BundleError as broken:
+                found[bundle_id] = broken
+        return found
 
     def current_id(self) -> str | None:
         """The active bundle."""
-        return self._read(CURRENT)
+        return self._active().current
 
     def previous_id(self) -> str | None:
         """The bundle that was active before."""
-        return self._read(PREVIOUS)
+        return self._active().previous
 
     def open_bundle(self, bundle_id: str | None = None) -> Bundle:
         """Verify and map a bundle, the active one unless told otherwise."""
@@ -59,11 +77,8 @@ class BundleStore:
         """Verify a bundle, then make it the active one; a bundle that fails changes nothing."""
         bundle = self.open_bundle(bundle_id)
         current = self.current_id()
-        if current == bundle_id:
-            return bundle
-        if current is not None:
-            files.write_text(self.path / PREVIOUS, current + "\n")
-        files.write_text(self.path / CURRENT, bundle_id + "\n")
+        if current != bundle_id:
+            files.write_json(self.path / ACTIVE, Active(current=bundle_id, previous=current).model_dump())
         return bundle
 
     def roll_back(self) -> Bundle:
@@ -82,8 +97,9 @@ class BundleStore:
             shutil.rmtree(self.path / BUNDLES / name)
         return [*removed, *leftovers]
 
-    def _read(self, name: str) -> str | None:
-        try:
-            return (self.path / name).read_text(encoding="utf-8").strip() or None
-        except FileNotFoundError:
-            return None
+    def _active(self) -> Active:
+        path = self.path / ACTIVE
+        if not path.exists():
+            return Active()
+        fix = "name a bundle with `limerank bundle activate`"
+        return validate(Active, files.read_json(path, BundleError, fix), str(path), BundleError)

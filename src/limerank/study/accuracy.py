@@ -27,6 +27,18 @@ class SeedResult(BaseModel):
     seconds: float
 
 
+class Verdict(BaseModel):
+    """The paper's claim for one ranker, checked."""
+
+    mean_gap_closed: float
+    beats_baseline_in_every_seed: bool
+
+    def text(self) -> str:
+        """The verdict in words."""
+        better = "better than" if self.beats_baseline_in_every_seed else "NOT better than"
+        return f"closes {self.mean_gap_closed:.1%} of the gap on average; {better} {BASELINE} in every seed"
+
+
 class AccuracyStudy(BaseModel):
     """All results, the oracle, and how much of the gap between baseline and skyline each ranker closes, per seed."""
 
@@ -38,6 +50,22 @@ class AccuracyStudy(BaseModel):
     def of(self, model: str) -> list[SeedResult]:
         """The results of one ranker, by seed."""
         return sorted((r for r in self.results if r.model == model), key=lambda r: r.seed)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """For every ranker that has a gap to close: how much of it on average, and whether every seed beat TTSN."""
+        baseline = {result.seed: result.test.ne for result in self.of(BASELINE)}
+        return {
+            name: Verdict(
+                mean_gap_closed=mean(shares),
+                beats_baseline_in_every_seed=all(
+                    result.test.ne is not None
+                    and (limit := baseline[result.seed]) is not None
+                    and result.test.ne < limit
+                    for result in self.of(name)
+                ),
+            )
+            for name, shares in self.gap_closed.items()
+        }
 
     def models(self) -> list[str]:
         """The rankers, in the order they were trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ class QuickstartResult:
 
 
 def run_quickstart(folder: Path, progress: Progress, seed: int = 1) -> QuickstartResult:
-    """Do the walk inside `folder`, which is emptied first if an earlier quickstart made it."""
+    """Do the walk inside `folder`; what an earlier quickstart left there is removed first."""
     require_extra("matplotlib", "report")
     _claim(folder)
     settings = quickstart_settings()
@@ -241,5 +242,7 @@ def _claim(folder: Path) -> None:
     """Take an empty folder, or one that an earlier quickstart made; never somebody else's files."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
         raise ConflictError(f"{folder} is not empty and was not made by quickstart; choose another --out")
+    for part in ("dataset", "runs", "store"):
+        shutil.rmtree(folder / part, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_text(folder / MARKER, "limerank quickstart may replace what is in this folder\n")

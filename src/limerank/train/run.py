@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from limerank import __version__, files
 from limerank.config import RunConfig, load_run_config, validate
 from limerank.data.eventlog import EventLog
-from limerank.errors import ConflictError, DataError
+from limerank.errors import DataError
 from limerank.models import Ranker, build_ranker
 from limerank.train.metrics import Metrics
 
@@ -62,7 +62,7 @@ class Run:
 
     def dataset(self) -> EventLog:
         """The dataset of this run, refused when it is not the one the run was trained on."""
-        log = EventLog.open(self.config.dataset)
+        log = EventLog.open(self.config.dataset, check_hashes=True)
         if log.fingerprint != self.record.data_fingerprint:
             raise DataError(
                 f"{self.config.dataset}: fingerprint {log.fingerprint[:12]} is not that of run {self.path} "
@@ -78,26 +78,16 @@ class Run:
         return ranker.eval()
 
 
-def start_folder(path: Path, config: RunConfig, *, overwrite: bool) -> None:
-    """Make a run's folder and write down what was asked; an existing run is kept unless `overwrite`."""
-    if (path / RECORD).exists() and not overwrite:
-        raise ConflictError(f"{path} holds a finished run; choose another --out or pass --overwrite")
-    path.mkdir(parents=True, exist_ok=True)
-    for name in (RECORD, EPOCHS, WEIGHTS):
-        (path / name).unlink(missing_ok=True)
+def write_config(folder: Path, config: RunConfig, final: Path) -> None:
+    """Write down what was asked; the dataset's path is relative to where the run will be in the end."""
     values = config.model_dump(mode="json")
-    values["dataset"] = os.path.relpath(config.dataset.absolute(), path.absolute())
-    files.write_text(path / CONFIG, yaml.safe_dump(values, sort_keys=False))
+    values["dataset"] = os.path.relpath(config.dataset.absolute(), final.absolute())
+    files.write_text(folder / CONFIG, yaml.safe_dump(values, sort_keys=False))
 
 
 def save_weights(ranker: Ranker, path: Path) -> None:
-    """Write a ranker's weights, whole or not at all."""
-    aside = path.with_name(f"{path.name}{files.STAGING_MARK}{os.getpid()}")
-    try:
-        save_file({name: value.contiguous() for name, value in ranker.state_dict().items()}, aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Write a ranker's weights into a folder that is being staged."""
+    save_file({name: value.contiguous() for name, value in ranker.state_dict().items()}, path)
 
 
 def load_weights(ranker: Ranker, path: Path) -> None:

@@ -15,19 +15,24 @@ from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
 from limerank.errors import DataError
-from limerank.models import Ranker, build_ranker
+from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.train import run
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle
 from limerank.train.metrics import Metrics
 
 
-def train(config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False) -> run.Run:
-    """Train one ranker as configured and leave a run folder at `out`."""
-    log = EventLog.open(config.dataset)
+def train(
+    config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False, where: str = "run configuration"
+) -> run.Run:
+    """Train one ranker as configured and leave a run folder at `out`, whole or not at all.
+
+    `where` is what an error in the configuration calls it: usually its file.
+    """
+    check_model(config.model, where)
+    log = EventLog.open(config.dataset, check_hashes=True)
     torch.manual_seed(config.seed)
-    ranker = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), str(config.dataset))
-    run.start_folder(out, config, overwrite=overwrite)
+    ranker = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), where)
     settings = config.train
     loader = RequestLoader(
         log,
@@ -38,27 +43,26 @@ def train(config: RunConfig, out: Path, progress: Progress, *, overwrite: bool =
     )
     validation = evaluation_loader(log, Part.VALIDATION, settings.max_history)
     test = evaluation_loader(log, Part.TEST, settings.max_history)
-    for part, requests in ((Part.TRAIN, loader), (Part.VALIDATION, validation), (Part.TEST, test)):
-        if not len(requests.requests):
-            raise DataError(f"{config.dataset}: the {part} part has no requests; change the split fractions")
-    started = time.perf_counter()
-    best_epoch, epochs = _fit(ranker, loader, validation, settings, out, progress)
-    record = run.RunRecord(
-        model=ranker.name,
-        parameters=run.count_parameters(ranker),
-        seed=config.seed,
-        data_fingerprint=log.fingerprint,
-        versions=run.versions(),
-        machine=run.machine(),
-        epochs=epochs,
-        best_epoch=best_epoch,
-        train_seconds=round(time.perf_counter() - started, 3),
-        validation=evaluate(ranker, validation),
-        test=evaluate(ranker, test),
-        oracle=oracle(test),
-    )
-    run.save_weights(ranker, out / run.WEIGHTS)
-    files.write_json(out / run.RECORD, record.model_dump())
+    with files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging:
+        run.write_config(staging, config, final=out)
+        started = time.perf_counter()
+        best_epoch, epochs = _fit(ranker, loader, validation, settings, staging, progress)
+        record = run.RunRecord(
+            model=ranker.name,
+            parameters=run.count_parameters(ranker),
+            seed=config.seed,
+            data_fingerprint=log.fingerprint,
+            versions=run.versions(),
+            machine=run.machine(),
+            epochs=epochs,
+            best_epoch=best_epoch,
+            train_seconds=round(time.perf_counter() - started, 3),
+            validation=evaluate(ranker, validation),
+            test=evaluate(ranker, test),
+            oracle=oracle(test),
+        )
+        run.save_weights(ranker, staging / run.WEIGHTS)
+        files.write_json(staging / run.RECORD, record.model_dump())
     return run.Run.open(out)
 
 

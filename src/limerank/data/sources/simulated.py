@@ -32,6 +32,7 @@ from limerank.schema import Feature, Kind, Role, Schema, Split, Task
 FIRST_MIDNIGHT_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 DAY_MS = 86_400_000
 USERS_PER_BLOCK = 8192
+RATES_PER_BLOCK = 32_000_000  # users times creators, which bounds the memory of a large catalog
 DEVICES = ("phone", "tablet", "tv")
 COUNTRIES = ("br", "de", "fr", "id", "in", "jp", "mx", "us")
 AGE_GROUPS = ("13-17", "18-24", "25-34", "35-49", "50+")
@@ -78,8 +79,9 @@ def simulate(config: SimulatedConfig) -> RawLog:
     catalog, items = _draw_items(config)
     users, bias = _draw_users(config)
     blocks = []
-    for number, start in enumerate(range(0, config.users, USERS_PER_BLOCK)):
-        stop = min(start + USERS_PER_BLOCK, config.users)
+    size = max(1, min(USERS_PER_BLOCK, RATES_PER_BLOCK // catalog.creators))
+    for number, start in enumerate(range(0, config.users, size)):
+        stop = min(start + size, config.users)
         generator = np.random.default_rng([config.seed, 2, number])
         blocks.append(_draw_events(config, catalog, bias[start:stop], start, generator))
     return RawLog(
