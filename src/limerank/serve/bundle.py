@@ -28,7 +28,6 @@ from limerank.config import validate
 from limerank.data.encode import Encoders
 from limerank.errors import BundleError
 from limerank.models import Ranker, build_ranker
-from limerank.schema import Role
 from limerank.serve.ids import IdMap
 from limerank.serve.scorer import RowStore
 
@@ -169,13 +168,6 @@ def tensors_of(features: Features) -> dict[str, torch.Tensor]:
     for place, jagged in enumerate(features.lists):
         named[f"list{place}.values"], named[f"list{place}.offsets"] = jagged.values, jagged.offsets
     return named
-
-
-def encode_side(bundle: Bundle, role: Role, values: dict[str, Any]) -> Features:
-    """One row of user or context features from raw values; what is missing is unknown."""
-    encoders = bundle.encoders.of(role)
-    indices = [[encoder.encode_value(values.get(encoder.name)) for encoder in encoders]]
-    return Features(torch.tensor(indices, dtype=torch.long).reshape(1, len(encoders)))
 
 
 def _features(tensors: dict[str, torch.Tensor]) -> Features:

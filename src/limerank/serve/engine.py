@@ -24,7 +24,7 @@ from limerank.data.eventlog import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.schema import Role
-from limerank.serve.bundle import Bundle, encode_side
+from limerank.serve.bundle import Bundle
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.serve.store import BundleStore
 
@@ -157,7 +157,7 @@ class Engine:
         )
         inputs = UserInputs(
             users=bundle.user_table.take(torch.tensor([user_row])),
-            context=encode_side(bundle, Role.CONTEXT, context),
+            context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
             history=history,
         )
         return inputs, user_row != UNKNOWN_ROW
