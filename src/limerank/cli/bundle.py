@@ -39,7 +39,11 @@ def list_bundles(store: StoreArgument, as_json: JsonOption = False) -> None:
     if as_json:
         emit_json({"store": str(store), "current": current, "previous": previous, "bundles": facts})
         return
-    emit_table("", ["bundle", "model", "items", "created", "state"], [list(fact.values()) for fact in facts])
+    rows = [
+        [fact[key] for key in ("id", "model", "items")] + [str(fact["created_at"])[:19], fact["state"]]
+        for fact in facts
+    ]
+    emit_table("", ["bundle", "model", "items", "created (UTC)", "state"], rows, wrap="state")
 
 
 @app.command(epilog="Example: limerank bundle show stores/demo")
@@ -57,7 +61,7 @@ def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOp
     if as_json:
         emit_json(facts)
         return
-    emit_table("", ["key", "value"], [[key, value] for key, value in facts.items() if key != "files"])
+    emit_table("", ["key", "value"], [[key, value] for key, value in facts.items() if key != "files"], wrap="value")
     emit_table("", ["file", "bytes", "sha256"], [[f["path"], f["bytes"], f["sha256"][:12]] for f in facts["files"]])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +21,11 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="Compute threads; default: one per core this process may use.")
 ]
+PIPE_WIDTH = 160  # what is piped is not cut to a terminal
+
 StoreArgument = Annotated[Path, typer.Argument(help="A bundle store.")]
 
-out = Console(highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def use_threads(threads: int | None) -> int:
@@ -46,12 +49,14 @@ def emit_json(value: dict[str, Any]) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def emit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people; numbers are right-aligned."""
+def emit_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, wrap: str | None = None
+) -> None:
+    """A table for people; numbers are right-aligned, and only the column `wrap` may take several lines."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for place, column in enumerate(columns):
         numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=column != wrap, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     out.print(table)

@@ -88,8 +88,8 @@ def describe(
         f"{facts['items']:,} items; fingerprint {facts['fingerprint'][:12]}; all files verified"
     )
     emit_table(
-        "",
-        ["part", "requests", "candidates", "history median", "history 95%", *(f"{t} rate" for t in facts["tasks"])],
+        "requests, candidates, history length, and rate of each label",
+        ["part", "requests", "candidates", "hist. p50", "hist. p95", *facts["tasks"]],
         [
             [
                 name,
