@@ -30,12 +30,11 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH
 
 def use_threads(threads: int | None) -> int:
     """Set the number of compute threads, by default one per available core; more would only get in each other's way."""
-    import os
-
     import torch
 
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    torch.set_num_threads(threads or available)
+    from limerank.train.run import available_cores
+
+    torch.set_num_threads(threads or available_cores())
     return torch.get_num_threads()
 
 

@@ -41,13 +41,13 @@ def simulated(
     """Draw a log whose true click probabilities are known (docs/explanation/simulated-log.md)."""
     from limerank.data.prepare import prepare
     from limerank.data.sources.simulated import SimulatedConfig, simulate
-    from limerank.data.sources.table import DESCRIPTION, write_table_log
-    from limerank.files import check_free
+    from limerank.data.sources.table import write_table_log
+    from limerank.errors import ConflictError
 
     started = time.perf_counter()
     config = SimulatedConfig(users=users, items=items, topics=topics, sessions=sessions, slots=slots, seed=seed)
-    if raw is not None:
-        check_free(raw, marker=DESCRIPTION, overwrite=False)
+    if raw is not None and raw.exists():
+        raise ConflictError(f"{raw} exists already; raw tables never replace anything, choose another --raw")
     progress_for(as_json).say(f"drawing up to {users * sessions * slots:,} events")
     log = simulate(config)
     prepare(log, out, overwrite=overwrite)

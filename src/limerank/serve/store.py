@@ -101,5 +101,5 @@ class BundleStore:
         path = self.path / ACTIVE
         if not path.exists():
             return Active()
-        fix = "name a bundle with `limerank bundle activate`"
+        fix = "delete it, then name a bundle with `limerank bundle activate`"
         return validate(Active, files.read_json(path, BundleError, fix), str(path), BundleError)

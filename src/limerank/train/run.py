@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+import polars
 import torch
 import yaml
 from pydantic import BaseModel, ConfigDict
@@ -101,9 +104,6 @@ def load_weights(ranker: Ranker, path: Path) -> None:
 
 def versions() -> dict[str, str]:
     """The versions that decide a result."""
-    import numpy
-    import polars
-
     return {
         "limerank": __version__,
         "python": platform.python_version(),
@@ -118,9 +118,14 @@ def machine() -> dict[str, str | int]:
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
+        "cores": available_cores(),
         "threads": torch.get_num_threads(),
     }
+
+
+def available_cores() -> int:
+    """How many cores this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def count_parameters(ranker: Ranker) -> int:
@@ -130,7 +135,5 @@ def count_parameters(ranker: Ranker) -> int:
 
 def append_line(path: Path, values: dict[str, Any]) -> None:
     """Add one JSON line to a log file."""
-    import json
-
     with path.open("a", encoding="utf-8") as handle:
         handle.write(json.dumps(values) + "\n")
