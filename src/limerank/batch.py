@@ -6,7 +6,9 @@ which have no field for events. A ranker cannot leak what it is never given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,26 +23,51 @@ class Jagged:
 
     def take(self, rows: Tensor) -> Jagged:
         """The lists at `rows`, in that order."""
-        lengths = self.offsets.diff()[rows]
+        begin = self.offsets.index_select(0, rows)
+        lengths = self.offsets.index_select(0, rows + 1) - begin
         offsets = torch.zeros(len(rows) + 1, dtype=torch.long)
         torch.cumsum(lengths, 0, out=offsets[1:])
-        starts = self.offsets[rows] - offsets[:-1]
-        return Jagged(self.values[torch.arange(int(offsets[-1])) + torch.repeat_interleave(starts, lengths)], offsets)
+        places = torch.arange(int(offsets[-1])) + torch.repeat_interleave(begin - offsets[:-1], lengths)
+        return Jagged(self.values.index_select(0, places), offsets)
+
+    def followed_by(self, other: Jagged) -> Jagged:
+        """These lists, then the other ones."""
+        shifted = other.offsets[1:] + self.offsets[-1]
+        return Jagged(torch.cat([self.values, other.values]), torch.cat([self.offsets, shifted]))
 
 
 @dataclass(frozen=True)
 class Features:
-    """Encoded features of n rows: `indices` [n, single-valued features] and one jagged list per multi-valued one."""
+    """Encoded features of n rows: `indices` [n, single-valued features], a jagged list per multi-valued feature, and a
+    matrix [n, width] per vector feature.
+    """
 
     indices: Tensor
     lists: tuple[Jagged, ...] = ()
+    vectors: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def take(self, rows: Tensor) -> Features:
         """The features of `rows`, in that order."""
-        return Features(self.indices[rows], tuple(jagged.take(rows) for jagged in self.lists))
+        return Features(
+            self.indices.index_select(0, rows),
+            tuple(jagged.take(rows) for jagged in self.lists),
+            tuple(matrix.index_select(0, rows) for matrix in self.vectors),
+        )
+
+    def first(self, count: int) -> Features:
+        """The first rows."""
+        return self if count == len(self) else self.take(torch.arange(min(count, len(self))))
+
+    def followed_by(self, other: Features) -> Features:
+        """The rows of this table, then those of another with the same features."""
+        return Features(
+            torch.cat([self.indices, other.indices]),
+            tuple(mine.followed_by(theirs) for mine, theirs in zip(self.lists, other.lists, strict=True)),
+            tuple(torch.cat([mine, theirs]) for mine, theirs in zip(self.vectors, other.vectors, strict=True)),
+        )
 
 
 @dataclass(frozen=True)
@@ -84,3 +111,16 @@ class RequestBatch:
     inputs: UserInputs
     candidates: Candidates
     labels: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> RequestBatch:
+        """The same batch with every tensor changed: pinned, or moved to a device."""
+        changed: RequestBatch = _map(self, change)
+        return changed
+
+
+def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_map(one, change) for one in value)
+    return replace(value, **{field.name: _map(getattr(value, field.name), change) for field in fields(value)})

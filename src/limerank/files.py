@@ -83,6 +83,16 @@ def staged_directory(final: Path, *, marker: str, overwrite: bool = False) -> It
         shutil.rmtree(staging, ignore_errors=True)
 
 
+@contextmanager
+def scratch_directory(path: Path) -> Iterator[Path]:
+    """A directory for what is only needed on the way; it disappears whatever happens."""
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def check_free(final: Path, *, marker: str, overwrite: bool) -> None:
     """Raise unless `final` can be written: it is not there, is empty, or is ours and may be replaced."""
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):

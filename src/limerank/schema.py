@@ -8,12 +8,16 @@ The role decides where a feature may go, which is how leakage is made impossible
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from limerank.protocols import ByColumn, GlobalTime, Split
 
 PADDING_INDEX = 0
 UNKNOWN_INDEX = 1
 FIRST_KNOWN_INDEX = 2
+MOST_QUANTILES = 10_000
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"  # names become file names
 
@@ -28,11 +32,23 @@ class Role(StrEnum):
 
 
 class Kind(StrEnum):
-    """How a feature's values become indices of an embedding table."""
+    """How a feature's values become numbers a ranker can read."""
 
     CATEGORICAL = "categorical"
+    HASHED = "hashed"
     CONTINUOUS = "continuous"
     MULTI_VALUED = "multi_valued"
+    VECTOR = "vector"
+
+
+class TimeUnit(StrEnum):
+    """What the numbers of the time column count since 1970, or `iso` for texts such as 2026-01-31T12:00:00Z."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    ISO = "iso"
 
 
 class _Strict(BaseModel):
@@ -46,20 +62,41 @@ class Feature(_Strict):
     role: Role
     kind: Kind = Kind.CATEGORICAL
     column: str = Field(default="", description="column of the raw table; the feature's name when empty")
-    buckets: int = Field(default=16, ge=2, le=10_000, description="quantile buckets of a continuous feature")
+    buckets: int | None = Field(
+        default=None, ge=2, le=2**30, description="of a continuous feature (default 16) or of a hash (default 65536)"
+    )
     minimum_count: int = Field(default=1, ge=1, description="rarer categories become 'unknown'")
+    separator: str = Field(default="|", min_length=1, description="between the values of a list written as text")
 
     @property
     def source_column(self) -> str:
         """The raw column this feature is read from."""
         return self.column or self.name
 
+    @property
+    def bucket_count(self) -> int:
+        """How many buckets a continuous or hashed feature has."""
+        return self.buckets or (65_536 if self.kind is Kind.HASHED else 16)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Feature:
+        if self.kind in (Kind.MULTI_VALUED, Kind.VECTOR) and self.role not in (Role.ITEM, Role.USER):
+            raise ValueError(f"feature '{self.name}': {self.kind.value} features must have the role 'item' or 'user'")
+        if self.buckets is not None and self.kind not in (Kind.CONTINUOUS, Kind.HASHED):
+            raise ValueError(f"feature '{self.name}': buckets are for continuous and hashed features")
+        if self.kind is Kind.CONTINUOUS and self.bucket_count > MOST_QUANTILES:
+            raise ValueError(f"feature '{self.name}': a continuous feature has at most {MOST_QUANTILES} buckets")
+        return self
+
 
 class Task(_Strict):
     """One binary label to predict."""
 
     name: str = Field(pattern=NAME_PATTERN)
-    column: str = Field(default="", description="column of 0/1 labels; the task's name when empty")
+    column: str = Field(default="", description="column of the label; the task's name when empty")
+    positive_from: float | None = Field(
+        default=None, description="the label is 1 from this value on (a rating of 4, say); default: the column is 0/1"
+    )
     true_probability: str | None = Field(default=None, description="column with the true probability, if it is known")
 
     @property
@@ -68,12 +105,34 @@ class Task(_Strict):
         return self.column or self.name
 
 
-class Split(_Strict):
-    """A split by global time: the last part of the log is the test set, the part before it validation."""
+class Histories(_Strict):
+    """Histories that stand ready-made in the rows of a log, as lists of equal length, instead of following from time.
 
-    protocol: str = Field(default="global_time", pattern="^global_time$")
-    validation_fraction: float = Field(default=0.1, gt=0, lt=0.5)
-    test_fraction: float = Field(default=0.1, gt=0, lt=0.5)
+    Their elements are items of the catalog (`item_ids`), or known only by some item features (`items`: feature name to
+    column). What happened is in `events` (event feature name to column).
+    """
+
+    item_ids: str | None = Field(default=None, description="column with lists of item ids")
+    items: dict[str, str] = Field(default_factory=dict, description="item feature to its column of lists")
+    events: dict[str, str] = Field(default_factory=dict, description="event feature to its column of lists")
+    separator: str = Field(default="^", min_length=1, description="between the elements of a list written as text")
+    newest: Literal["last", "first"] = "last"
+    length: str | None = Field(
+        default=None,
+        description="events column with the number of elements that count; the lists are then in the users table, "
+        "one full sequence per user",
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of lists."""
+        return (*([self.item_ids] if self.item_ids else []), *self.items.values(), *self.events.values())
+
+    @model_validator(mode="after")
+    def _one_kind_of_element(self) -> Histories:
+        if bool(self.item_ids) == bool(self.items):
+            raise ValueError("histories need either item_ids or items, not both")
+        return self
 
 
 class Schema(_Strict):
@@ -81,14 +140,19 @@ class Schema(_Strict):
 
     user_id: str = "user_id"
     item_id: str = "item_id"
-    time: str = "time"
+    time: str | None = Field(default="time", description="null only when histories are ready-made")
+    time_unit: TimeUnit = TimeUnit.MILLISECONDS
     request_id: str | None = Field(default=None, description="rows of one request share it; default: user and time")
     features: tuple[Feature, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field(min_length=1)
-    split: Split = Split()
+    split: Split = GlobalTime()
+    max_history: int | None = Field(default=None, ge=1, description="no request has a longer history than this")
+    minimum_item_events: int = Field(default=1, ge=1, description="events of rarer items are dropped, as if unlogged")
+    minimum_user_events: int = Field(default=1, ge=1, description="events of rarer users are dropped")
+    histories: Histories | None = None
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Schema:
+    def _is_consistent(self) -> Schema:
         for what, names in (
             ("feature", [feature.name for feature in self.features]),
             ("task", [task.name for task in self.tasks]),
@@ -98,21 +162,43 @@ class Schema(_Strict):
                 raise ValueError(f"{what} '{twice[0]}' is declared twice")
         if not any(feature.role is Role.ITEM for feature in self.features):
             raise ValueError("at least one feature must have the role 'item'")
+        self._check_no_label_leaks()
+        if self.histories is not None:
+            self._check_histories(self.histories)
+        elif self.time is None:
+            raise ValueError("time: is needed, because histories follow from it; only ready-made histories do without")
+        if self.time is None and not isinstance(self.split, ByColumn):
+            raise ValueError("split: a log without time must be split by a column (protocol: column)")
+        return self
+
+    def _check_no_label_leaks(self) -> None:
         labels = {task.source_column for task in self.tasks}
         truths = {task.true_probability for task in self.tasks}
         for feature in self.features:
-            if feature.role is Role.CONTEXT and feature.source_column in labels:
+            if feature.role is not Role.EVENT and feature.source_column in labels:
                 raise ValueError(f"feature '{feature.name}' would tell the label to the ranker; give it role 'event'")
-            if feature.role in (Role.CONTEXT, Role.EVENT) and feature.source_column in truths:
+            if feature.source_column in truths:
                 raise ValueError(f"feature '{feature.name}' is a true probability; it must not be a feature")
-            if feature.kind is Kind.MULTI_VALUED and feature.role is not Role.ITEM:
-                raise ValueError(f"feature '{feature.name}': multi_valued features must have the role 'item'")
-        return self
+
+    def _check_histories(self, histories: Histories) -> None:
+        for role, named in ((Role.ITEM, histories.items), (Role.EVENT, histories.events)):
+            declared = {f.name: f for f in self.features if f.role is role}
+            for name in named:
+                if name not in declared:
+                    raise ValueError(f"histories.{role.value}s: no {role.value} feature '{name}'")
+                if declared[name].kind in (Kind.MULTI_VALUED, Kind.VECTOR):
+                    raise ValueError(f"histories.{role.value}s: '{name}' must have one value per element")
+        for feature in self.with_role(Role.EVENT):
+            if feature.name not in histories.events:
+                raise ValueError(
+                    f"feature '{feature.name}': with ready-made histories, name its column of lists in histories.events"
+                )
 
     def with_role(self, role: Role) -> tuple[Feature, ...]:
-        """The features of one role: single-valued first, then multi-valued, each in declared order."""
+        """The features of one role: single-valued first, then lists, then vectors, each in declared order."""
+        order = {Kind.MULTI_VALUED: 1, Kind.VECTOR: 2}
         chosen = [feature for feature in self.features if feature.role is role]
-        return tuple(sorted(chosen, key=lambda feature: feature.kind is Kind.MULTI_VALUED))
+        return tuple(sorted(chosen, key=lambda feature: order.get(feature.kind, 0)))
 
 
 class EncodedFeature(_Strict):
@@ -120,7 +206,7 @@ class EncodedFeature(_Strict):
 
     name: str
     kind: Kind
-    size: int = Field(ge=FIRST_KNOWN_INDEX, description="number of indices, padding and unknown included")
+    size: int = Field(ge=1, description="number of indices, padding and unknown included; the width of a vector")
 
 
 class FeatureSpace(_Strict):

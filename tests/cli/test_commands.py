@@ -101,7 +101,7 @@ def test_data_errors_exit_3(raw_log: RawLog, tmp_path: Path) -> None:
     assert f"{raw}/events.parquet: column 'device' is missing" in message
     events.with_columns(click=pl.lit(2)).write_parquet(raw / "events.parquet")
     message = refusal(3, "prepare", "table", "--raw", raw, "--out", tmp_path / "d")
-    assert f"{raw}/events.parquet: label column 'click'" in message
+    assert f"{raw}/events.parquet: column 'click' is a label but not 0 or 1" in message
     assert not (tmp_path / "d").exists()
     assert "no dataset here" in refusal(3, "describe", tmp_path / "nowhere")
     assert "no run here" in refusal(3, "evaluate", tmp_path / "nowhere")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limerank.data.encode import EVENTS, Encoder, _fit_one
+from limerank.data.encode import Counted, Encoder, fit_numbers, fit_texts
 from limerank.errors import UsageError
 from limerank.schema import FIRST_KNOWN_INDEX, UNKNOWN_INDEX, Feature, Kind, Role
 
@@ -57,19 +58,42 @@ def test_a_number_that_is_none_is_an_error() -> None:
 def test_a_float32_column_and_a_request_agree() -> None:
     """0.1 as Float32 is not 0.1 as a Python float; both must fall into the same bucket."""
     values = [n / 10 for n in range(11)]
-    column = pl.DataFrame({"f": pl.Series(values, dtype=pl.Float32)})
+    column = pl.Series(values, dtype=pl.Float32)
     feature = Feature(name="f", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=10)
-    encoder = _fit_one(feature, column)
-    assert encoder.encode(column["f"]).tolist() == [encoder.encode_value(value) for value in values]
+    encoder = fit_numbers(feature, column.to_numpy())
+    assert encoder.encode(column).tolist() == [encoder.encode_value(value) for value in values]
 
 
 def test_boundaries_come_from_finite_values() -> None:
-    column = pl.DataFrame({"f": [1.0, 2.0, float("inf"), float("-inf"), float("nan"), None, 3.0]})
-    encoder = _fit_one(Feature(name="f", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=2), column)
+    values = np.array([1.0, 2.0, np.inf, -np.inf, np.nan, 3.0])
+    encoder = fit_numbers(Feature(name="f", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=2), values)
     assert encoder.boundaries == (2.0,)
 
 
 def test_minimum_count_counts_events_not_catalog_rows() -> None:
-    table = pl.DataFrame({"count": ["a", "b"], EVENTS: [5, 1]})
-    encoder = _fit_one(Feature(name="count", role=Role.ITEM, minimum_count=2), table)
+    counted = Counted(pl.Series(["a", "b", "b"]), np.array([5, 1, 0]))
+    encoder = fit_texts(Feature(name="count", role=Role.ITEM, minimum_count=2), counted)
     assert encoder.vocabulary == ("a",)
+
+
+@given(st.lists(st.text(max_size=6), min_size=1, max_size=30), st.integers(2, 1000))
+def test_hashed_values_have_stable_indices_without_a_vocabulary(texts: list[str], buckets: int) -> None:
+    encoder = Encoder(name="f", kind=Kind.HASHED, buckets=buckets)
+    indices = encoder.encode(pl.Series([*texts, None], dtype=pl.String))
+    assert [encoder.encode_value(text) for text in texts] == indices[:-1].tolist()
+    assert indices[-1] == UNKNOWN_INDEX
+    assert FIRST_KNOWN_INDEX <= min(indices[:-1]) <= max(indices[:-1]) < encoder.size == buckets + 2
+
+
+def test_a_hash_is_the_same_on_every_machine() -> None:
+    """These numbers are part of the format: a ranker trained elsewhere relies on them."""
+    encoder = Encoder(name="f", kind=Kind.HASHED, buckets=1000)
+    assert [encoder.encode_value(text) for text in ("", "a", "jürgen")] == [758, 930, 137]
+
+
+def test_a_shared_vocabulary_keeps_what_either_column_shows_often_enough() -> None:
+    """As FuxiCTR does: 2 + 2 occurrences in two columns do not make 3."""
+    feature = Feature(name="f", role=Role.ITEM, minimum_count=3)
+    own = Counted(pl.Series(["a", "b", "c"]), np.array([3, 2, 2]))
+    shared = Counted(pl.Series(["b", "c", "d"]), np.array([3, 2, 1]))
+    assert fit_texts(feature, own, shared).vocabulary == ("a", "b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limerank.data.batches import RequestLoader, expand_ranges
+from limerank.data.batches import Position, RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
+from limerank.data.ranges import expand_ranges
+from limerank.data.raw import EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.sources.table import read_table_log, write_table_log
 from limerank.data.splits import Part
 from limerank.errors import ConflictError, DataError
-from limerank.schema import UNKNOWN_INDEX, Feature, Kind, Role, Schema, Split, Task
+from limerank.protocols import GlobalTime
+from limerank.schema import UNKNOWN_INDEX, Feature, Kind, Role, Schema, Task
 
 
 def tiny_log(rows: list[tuple[str, str, int, int]]) -> RawLog:
@@ -31,24 +34,25 @@ def tiny_log(rows: list[tuple[str, str, int, int]]) -> RawLog:
                 Feature(name="clicked", role=Role.EVENT, column="click"),
             ),
             tasks=(Task(name="click"),),
-            split=Split(validation_fraction=0.2, test_fraction=0.2),
+            split=GlobalTime(validation_fraction=0.2, test_fraction=0.2),
         ),
-        events=events,
-        items=events.select(pl.col("item_id").unique()),
-        users=events.select(pl.col("user_id").unique()),
+        events=(EventFile.of_frame(events, "events"),),
+        items=None,
+        users=None,
         origin={"source": "test"},
-        names={"events": "events", "items": "items", "users": "users"},
     )
 
 
 def test_every_event_is_stored_once(log: EventLog, raw_log: RawLog) -> None:
     """Every column has one entry per event, and the parts together point at each event exactly once."""
-    for record in log.manifest.files:
-        if record.path.startswith("events/"):
-            assert len(log.column(record.path.removesuffix(".npy"))) == raw_log.events.height
+    height = raw_log.collect_events().height
+    columns = sorted(path.stem for path in (log.segments[0] / "events").iterdir())
+    assert len(columns) == 10
+    for name in columns:
+        assert len(log.column(f"events/{name}")) == height
     loaders = [RequestLoader(log, part, batch_requests=8, max_history=5) for part in Part]
     rows = np.concatenate([loader.candidate_rows(loader.requests) for loader in loaders])
-    assert sorted(rows.tolist()) == list(range(raw_log.events.height))
+    assert sorted(rows.tolist()) == list(range(height))
 
 
 @settings(max_examples=30, deadline=None)
@@ -87,13 +91,14 @@ def test_history_is_strictly_earlier_and_complete(
 
 
 def test_order_of_input_rows_does_not_matter(raw_log: RawLog, log: EventLog, tmp_path: Path) -> None:
-    shuffled = RawLog(
-        schema=raw_log.schema,
-        events=raw_log.events.sample(fraction=1, shuffle=True, seed=1),
+    assert raw_log.items is not None
+    assert raw_log.users is not None
+    events = raw_log.collect_events().sample(fraction=1, shuffle=True, seed=1)
+    shuffled = replace(
+        raw_log,
+        events=tuple(EventFile.of_frame(part, "part") for part in events.iter_slices(300)),
         items=raw_log.items.sample(fraction=1, shuffle=True, seed=2),
         users=raw_log.users.sample(fraction=1, shuffle=True, seed=3),
-        origin=raw_log.origin,
-        names=raw_log.names,
     )
     assert prepare(shuffled, tmp_path / "d").fingerprint == log.fingerprint
 
@@ -124,7 +129,7 @@ def test_the_store_uses_narrow_columns_and_is_refused_when_damaged(raw_log: RawL
     log = prepare(raw_log, tmp_path / "d")
     assert log.column("events/label.click").dtype == np.uint8
     assert log.column("events/item").dtype == np.uint8  # 200 items
-    column = tmp_path / "d" / "events" / "item.npy"
+    column = log.segments[0] / "events" / "item.npy"
     content = column.read_bytes()
     column.write_bytes(content[:-1])
     with pytest.raises(DataError, match="events/item.npy: has .* bytes, should have"):
@@ -148,7 +153,11 @@ def test_an_existing_dataset_is_kept_unless_overwrite(raw_log: RawLog, tmp_path:
 def test_shuffling_depends_on_seed_and_pass_only(log: EventLog) -> None:
     def plans(seed: int) -> list[list[int]]:
         loader = RequestLoader(log, Part.TRAIN, batch_requests=7, max_history=5, seed=seed)
-        return [np.concatenate(loader.plan()).tolist() for _ in range(2)]
+        plans = []
+        for number in range(2):
+            loader.position = Position(passes=number)
+            plans.append(np.concatenate(loader.plan()).tolist())
+        return plans
 
     first, second = plans(1)
     assert plans(1) == [first, second]
@@ -181,6 +190,7 @@ def test_a_simulation_with_more_topics_than_items_still_prepares(tmp_path: Path)
 
 def test_multi_valued_lists_are_kept_jagged(log: EventLog, raw_log: RawLog) -> None:
     (tags,) = log.item_table.lists
+    assert raw_log.items is not None
     lengths = raw_log.items.sort("item_id")["tags"].list.len().to_list()
     assert tags.offsets.diff().tolist() == [0, *lengths]
     assert [f.name for f in log.schema.with_role(Role.ITEM) if f.kind is Kind.MULTI_VALUED] == ["tags"]
@@ -190,13 +200,11 @@ def test_another_request_of_the_same_moment_is_not_history(tmp_path: Path) -> No
     """Two requests of one user at one time: neither sees what happened in the other."""
     rows = [("a", f"i{t}", t, 1) for t in range(10)] + [("a", "x", 20, 1), ("a", "y", 20, 1)]
     base = tiny_log(rows)
-    raw = RawLog(
+    events = base.collect_events().with_columns(request=pl.int_range(pl.len()))
+    raw = replace(
+        base,
         schema=base.schema.model_copy(update={"request_id": "request"}),
-        events=base.events.with_columns(request=pl.int_range(pl.len())),
-        items=base.items,
-        users=base.users,
-        origin=base.origin,
-        names=base.names,
+        events=(EventFile.of_frame(events, "events"),),
     )
     log = prepare(raw, tmp_path / "d")
     assert log.manifest.counts["requests"] == 12

@@ -131,9 +131,10 @@ def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, log: Eve
     before = logits_of(ranker, loader.assemble(loader.requests[:4]))
     rows = loader.candidate_rows(loader.requests[:4])
     tampered = loader_of(log)
-    tampered._event_columns = [column.copy() for column in tampered._event_columns]
-    for column in tampered._event_columns:
+    copies = [np.array(column) for column in tampered.history.events]
+    for column in copies:
         column[rows] = UNKNOWN_INDEX
+    tampered.history.events = [*copies]
     after = logits_of(ranker, tampered.assemble(loader.requests[:4]))
     assert torch.equal(before, after)
     event_names = {encoder.name for encoder in log.encoders.event}

@@ -78,7 +78,12 @@ def test_the_engine_reads_what_training_would_read(raw_log: RawLog, log: EventLo
         if start[request + 1] != offsets[user_row + 1]:
             continue  # only a user's last request can be compared with "now"
         seen += 1
-        last = raw_log.events.filter(pl.col("user_id") == log.user_ids[user_row]).sort("time").row(-1, named=True)
+        last = (
+            raw_log.collect_events()
+            .filter(pl.col("user_id") == log.user_ids[user_row])
+            .sort("time")
+            .row(-1, named=True)
+        )
         context = {name: last[name] for name in ("device", "hour")}
         served, known = engine.user_inputs(log.user_ids[user_row], context)
         trained = RequestLoader(log, Part.TEST, batch_requests=1, max_history=kept).user_inputs(np.array([request]))
@@ -97,7 +102,9 @@ def test_the_engine_reads_what_training_would_read(raw_log: RawLog, log: EventLo
 def test_new_events_are_encoded_as_the_log_encodes_them(raw_log: RawLog, log: EventLog, engine: Engine) -> None:
     """The raw events of a user, passed one by one to an unknown user, give that user's stored history."""
     user_id = log.user_ids[5]
-    rows = raw_log.events.filter(pl.col("user_id") == user_id).sort("time", "request_id", "item_id").to_dicts()
+    rows = (
+        raw_log.collect_events().filter(pl.col("user_id") == user_id).sort("time", "request_id", "item_id").to_dicts()
+    )
     events = [
         Event(row["item_id"], {"clicked": row["click"], "watched_fraction": row["watched_fraction"]}) for row in rows
     ]

@@ -194,7 +194,7 @@ def test_learning_rate_rises_then_falls() -> None:
 
 def test_labels_changed_on_disk_are_noticed(raw_log: RawLog, tmp_path: Path) -> None:
     log = prepare(raw_log, tmp_path / "d")
-    path = tmp_path / "d" / "events" / "label.click.npy"
+    path = log.segments[0] / "events" / "label.click.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     config = RunConfig(dataset=log.path, model={"name": "ttsn"})

@@ -8,7 +8,22 @@ from typing import NoReturn
 import typer
 
 from limerank import __version__
-from limerank.cli import bundle, data, quickstart, rank, study, training
+from limerank.cli import (
+    bundle,
+    data,
+    init,
+    prepare,
+    prepare_fuxictr,
+    prepare_kuairand,
+    prepare_movielens,
+    prepare_simulated,
+    prepare_table,
+    prepare_taobao,
+    quickstart,
+    rank,
+    study,
+    training,
+)
 from limerank.cli.common import report_error
 from limerank.errors import LimerankError, UnavailableError
 
@@ -35,7 +50,12 @@ def _root(
     return None
 
 
+SOURCES = (prepare_simulated, prepare_table, prepare_movielens, prepare_kuairand, prepare_taobao, prepare_fuxictr)
+"""Their commands join `limerank prepare` when they are imported."""
+
 quickstart.register(app)
+init.register(app)
+app.add_typer(prepare.prepare_app, name="prepare")
 data.register(app)
 training.register(app)
 rank.register(app)

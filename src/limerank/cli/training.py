@@ -64,6 +64,7 @@ def evaluate(
 ) -> None:
     """Compute a run's metrics anew from its weights and dataset."""
     from limerank.data.splits import Part
+    from limerank.errors import DataError
     from limerank.train.evaluate import evaluate as evaluate_ranker
     from limerank.train.evaluate import evaluation_loader, oracle
     from limerank.train.run import Run
@@ -72,6 +73,8 @@ def evaluate(
     opened = Run.open(run)
     log = opened.dataset()
     loader = evaluation_loader(log, Part(part), opened.config.train.max_history)
+    if not len(loader):
+        raise DataError(f"{opened.config.dataset}: has no {part} part (it selects on the test part); use --part test")
     with progress_for(as_json).bar("evaluating", len(loader)) as bar:
         metrics = evaluate_ranker(opened.ranker(log), loader, bar)
     best = oracle(loader)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Candidates, Features, History, RequestBatch, UserInputs
-from limerank.data.eventlog import EventLog
+from limerank.data.eventlog import Column, EventLog
+from limerank.data.history import HistoryIndex
+from limerank.data.ranges import expand_ranges
 from limerank.data.splits import Part
 from limerank.schema import Role
 
@@ -17,27 +22,45 @@ Ints = NDArray[np.int64]
 BUCKET_BATCHES = 32
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a loader is: `passes` are complete, and `batches` of the next one."""
+
+    passes: int = 0
+    batches: int = 0
+
+
 class RequestLoader:
     """Batches of requests of one part of a dataset; every request once per pass.
 
-    With a `seed`, the order is a function of seed and pass number. Requests of similar history length share a batch.
+    Requests of similar history length share a batch. With a `seed`, the order is a function of seed and pass number
+    alone, so a loader that starts at another's `position` goes on exactly as that one would have. `prefetch` batches
+    are assembled in the background while the last one is being used; where there is a GPU they are pinned.
     """
 
     def __init__(
-        self, log: EventLog, part: Part, *, batch_requests: int, max_history: int, seed: int | None = None
+        self,
+        log: EventLog,
+        part: Part,
+        *,
+        batch_requests: int,
+        max_history: int,
+        seed: int | None = None,
+        prefetch: int = 0,
+        position: Position | None = None,
     ) -> None:
         self.log = log
         self.batch_requests = batch_requests
         self.max_history = max_history
         self.seed = seed
+        self.prefetch = prefetch
+        self.position = position or Position()
         self.requests = log.requests_in(part)
-        self.passes = 0
+        self.history = HistoryIndex(log)
+        self._pin = torch.cuda.is_available()
         self._user = log.column("requests/user")
         self._start = log.column("requests/start")
-        self._history_end = log.column("requests/history_end")
-        self._user_offsets = log.column("requests/user_offsets")
         self._item = log.column("events/item")
-        self._event_columns = log.role_columns(Role.EVENT)
         self._context_columns = log.role_columns(Role.CONTEXT)
         self._labels = [log.column(f"events/label.{task.name}") for task in log.schema.tasks]
 
@@ -45,89 +68,110 @@ class RequestLoader:
         return -(-len(self.requests) // self.batch_requests)
 
     def __iter__(self) -> Iterator[RequestBatch]:
-        for requests in self.plan():
-            yield self.assemble(requests)
+        """The rest of the pass the loader is in; afterwards it stands at the beginning of the next."""
+        passes, done = self.position.passes, self.position.batches
+        for batch in self._assembled(self.plan()[done:]):
+            done += 1
+            self.position = Position(passes, done)
+            yield batch
+        self.position = Position(passes + 1)
 
     def plan(self) -> list[Ints]:
-        """The request numbers of each batch of the next pass."""
+        """The request numbers of each batch of the pass the loader is in."""
         requests = self.requests
+        generator = None
         if self.seed is not None:
-            generator = np.random.default_rng([self.seed, self.passes])
+            generator = np.random.default_rng([self.seed, self.position.passes])
             requests = generator.permutation(requests)
-        self.passes += 1
         length = self.history_lengths(requests)
         block = np.arange(len(requests)) // (self.batch_requests * BUCKET_BATCHES)
         requests = requests[np.lexsort((length, block))]
         batches = [requests[i : i + self.batch_requests] for i in range(0, len(requests), self.batch_requests)]
-        if self.seed is not None:
+        if generator is not None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches
 
     def history_lengths(self, requests: Ints) -> Ints:
         """How many events of history each request keeps."""
-        start, end = self._history_bounds(requests)
-        return end - start
+        return self.history.lengths(requests, self.max_history)
 
     def candidate_rows(self, requests: Ints) -> Ints:
         """Event-log rows of the candidates of these requests, in batch order."""
-        return expand_ranges(self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64))[0]
+        return self._candidate_ranges(requests)[0]
 
     def assemble(self, requests: Ints) -> RequestBatch:
         """One batch from request numbers."""
-        candidate_rows, candidate_offsets = expand_ranges(
-            self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64)
-        )
-        labels = np.stack([column[candidate_rows] for column in self._labels], axis=1).astype(np.float32)
-        distinct, place = np.unique(self._item[candidate_rows], return_inverse=True)
+        rows, offsets = self._candidate_ranges(requests)
+        labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
+        for place, column in enumerate(self._labels):
+            labels[:, place] = column[rows]
+        distinct, place_of = _distinct(self._item[rows], len(self.log.item_table))
         candidates = Candidates(
-            items=self.log.item_table.take(_tensor(distinct)),
-            item_of_candidate=_tensor(place),
-            offsets=_tensor(candidate_offsets),
+            items=self.log.item_table.take(torch.from_numpy(distinct)),
+            item_of_candidate=torch.from_numpy(place_of),
+            offsets=torch.from_numpy(offsets),
         )
-        return RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
+        batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
+        return batch.map(torch.Tensor.pin_memory) if self._pin else batch
 
     def user_inputs(self, requests: Ints) -> UserInputs:
         """The user side of these requests: features, context and history strictly before each request's moment."""
-        history_rows, offsets = expand_ranges(*self._history_bounds(requests))
-        first_row = self._start[requests].astype(np.int64)
+        rows, offsets = self.history.rows(requests, self.max_history)
         return UserInputs(
-            users=self.log.user_table.take(_tensor(self._user[requests])),
-            context=_stack(self._context_columns, first_row),
+            users=self.log.user_table.take(torch.from_numpy(self._user[requests].astype(np.int64))),
+            context=_stack(self._context_columns, self._start[requests].astype(np.int64)),
             history=make_history(
-                self.log.item_table, self._item[history_rows], _stack(self._event_columns, history_rows), offsets
+                self.history.table, self.history.item[rows], _stack(self.history.events, rows), offsets
             ),
         )
 
-    def _history_bounds(self, requests: Ints) -> tuple[Ints, Ints]:
-        end = self._history_end[requests].astype(np.int64)
-        first = self._user_offsets[self._user[requests]].astype(np.int64)
-        return np.maximum(first, end - self.max_history), end
+    def _candidate_ranges(self, requests: Ints) -> tuple[Ints, Ints]:
+        return expand_ranges(self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64))
+
+    def _assembled(self, plan: Sequence[Ints]) -> Iterator[RequestBatch]:
+        if not self.prefetch:
+            yield from map(self.assemble, plan)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as pool:
+            waiting: deque[Future[RequestBatch]] = deque()
+            try:
+                for requests in plan:
+                    waiting.append(pool.submit(self.assemble, requests))
+                    if len(waiting) > self.prefetch:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
 
 
 def make_history(item_table: Features, item_rows: NDArray[np.integer], events: Features, offsets: Ints) -> History:
     """A batch's history from item-table rows and encoded event features, items held once each."""
-    distinct, place = np.unique(item_rows, return_inverse=True)
+    distinct, place = _distinct(item_rows, len(item_table))
     return History(
-        items=item_table.take(_tensor(distinct)),
-        item_of_event=_tensor(place),
+        items=item_table.take(torch.from_numpy(distinct)),
+        item_of_event=torch.from_numpy(place),
         events=events,
-        offsets=_tensor(offsets),
+        offsets=torch.from_numpy(offsets.astype(np.int64)),
     )
 
 
-def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """All numbers of the ranges [start, end), end to end, and the offsets between them."""
-    lengths = end - start
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], lengths), offsets
+def _distinct(rows: NDArray[np.integer], table_rows: int) -> tuple[Ints, Ints]:
+    """The distinct rows in order and the place of each row among them; without sorting when the table is small."""
+    if table_rows > 16 * len(rows):
+        distinct, place = np.unique(rows, return_inverse=True)
+        return distinct.astype(np.int64), place.astype(np.int64)
+    present = np.zeros(table_rows, dtype=bool)
+    present[rows] = True
+    distinct = np.flatnonzero(present)
+    place_of_row = np.empty(table_rows, dtype=np.int64)
+    place_of_row[distinct] = np.arange(len(distinct))
+    return distinct, place_of_row[rows]
 
 
-def _stack(columns: list[NDArray[np.integer]], rows: Ints) -> Features:
+def _stack(columns: Sequence[Column], rows: Ints) -> Features:
     indices = np.empty((len(rows), len(columns)), dtype=np.int64)
     for place, column in enumerate(columns):
         indices[:, place] = column[rows]
     return Features(torch.from_numpy(indices))
-
-
-def _tensor(array: NDArray[np.integer]) -> torch.Tensor:
-    return torch.from_numpy(array.astype(np.int64))

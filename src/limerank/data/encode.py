@@ -1,10 +1,11 @@
-"""Values to indices: vocabularies and bucket boundaries, fitted on the training split only, saved as data.
+"""Values to indices: vocabularies, hashes and bucket boundaries, fitted on the training split only, saved as data.
 
 Index 0 is padding, 1 is unknown (a value not seen in training, a missing value, a NaN); known values start at 2.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -23,15 +24,13 @@ from limerank.schema import (
     FeatureSpace,
     Kind,
     Role,
-    Schema,
 )
 
 Indices = NDArray[np.int64]
-EVENTS = "__limerank_training_events"
 
 
 class Encoder(BaseModel):
-    """The fitted encoding of one feature: a vocabulary of texts, or ascending bucket boundaries."""
+    """The fitted encoding of one feature: a vocabulary of texts, ascending bucket boundaries, a hash or a width."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
 
@@ -39,10 +38,18 @@ class Encoder(BaseModel):
     kind: Kind
     vocabulary: tuple[str, ...] = ()
     boundaries: tuple[float, ...] = ()
+    buckets: int = 0
+    """Of a hashed feature."""
+    width: int = 0
+    """Of a vector."""
 
     @property
     def size(self) -> int:
-        """How many indices this feature uses, padding and unknown included."""
+        """How many indices this feature uses, padding and unknown included; the width of a vector."""
+        if self.kind is Kind.VECTOR:
+            return self.width
+        if self.kind is Kind.HASHED:
+            return FIRST_KNOWN_INDEX + self.buckets
         known = len(self.boundaries) + 1 if self.kind is Kind.CONTINUOUS else len(self.vocabulary)
         return FIRST_KNOWN_INDEX + known
 
@@ -51,14 +58,15 @@ class Encoder(BaseModel):
         return {text: index for index, text in enumerate(self.vocabulary, FIRST_KNOWN_INDEX)}
 
     def encode(self, column: pl.Series) -> Indices:
-        """Indices of a whole column (of the exploded values for a multi-valued feature)."""
+        """Indices of a whole clean column (of the exploded values for a multi-valued feature)."""
         if self.kind is Kind.CONTINUOUS:
-            return self._bucketize(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
-        codes = pl.Series(range(FIRST_KNOWN_INDEX, self.size), dtype=pl.Int64)
-        known = pl.Series(self.vocabulary, dtype=pl.String)
-        return (
-            column.cast(pl.String).replace_strict(known, codes, default=UNKNOWN_INDEX, return_dtype=pl.Int64).to_numpy()
-        )
+            return self.bucketize(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+        if self.kind is Kind.HASHED:
+            return hash_texts(column.cast(pl.String), self.buckets).astype(np.int64)
+        known = pl.DataFrame({"text": pl.Series(self.vocabulary, dtype=pl.String)}).with_row_index("place")
+        found = pl.DataFrame({"text": column.cast(pl.String)}).join(known, on="text", how="left", maintain_order="left")
+        index = found["place"].cast(pl.Int64) + FIRST_KNOWN_INDEX
+        return index.fill_null(UNKNOWN_INDEX).to_numpy()
 
     def encode_value(self, value: Any) -> int:
         """The index of one value, as a service receives it."""
@@ -69,8 +77,10 @@ class Encoder(BaseModel):
                 number = float(value)
             except (TypeError, ValueError):
                 raise UsageError(f"feature '{self.name}' is continuous, but {value!r} is not a number") from None
-            return int(self._bucketize(np.array([number]))[0])
+            return int(self.bucketize(np.array([number]))[0])
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        if self.kind is Kind.HASHED:
+            return _bucket(text, self.buckets)
         return self._index_of.get(text, UNKNOWN_INDEX)
 
     def decode(self, index: int) -> str:
@@ -78,13 +88,15 @@ class Encoder(BaseModel):
         if index < FIRST_KNOWN_INDEX:
             return "padding" if index < UNKNOWN_INDEX else "unknown"
         place = index - FIRST_KNOWN_INDEX
+        if self.kind is Kind.HASHED:
+            return f"hash bucket {place}"
         if self.kind is not Kind.CONTINUOUS:
             return self.vocabulary[place]
         low = "-inf" if place == 0 else f"{self.boundaries[place - 1]:g}"
         high = "inf" if place == len(self.boundaries) else f"{self.boundaries[place]:g}"
         return f"[{low}, {high})"
 
-    def _bucketize(self, values: NDArray[np.float64]) -> Indices:
+    def bucketize(self, values: NDArray[np.floating]) -> Indices:
         """Buckets in float32 on both sides, so that 0.1 means the same in a Float32 column and in a request."""
         with np.errstate(over="ignore"):
             narrow = values.astype(np.float32)
@@ -117,15 +129,42 @@ class Encoders(BaseModel):
         )
 
 
-def fit(schema: Schema, events: pl.DataFrame, items: pl.DataFrame, users: pl.DataFrame) -> Encoders:
-    """Fit on training rows: `events` of the training split, and the items and users that occur in them.
+class Counted:
+    """Texts and how many training rows show each: what a vocabulary is fitted on."""
 
-    The column EVENTS of the latter two says in how many training events each occurs; `minimum_count` counts those.
-    """
-    tables = {Role.ITEM: items, Role.USER: users, Role.EVENT: events, Role.CONTEXT: events}
-    return Encoders(
-        **{role.value: tuple(_fit_one(feature, tables[role]) for feature in schema.with_role(role)) for role in Role}
+    def __init__(self, texts: pl.Series, events: NDArray[np.integer]) -> None:
+        pairs = pl.DataFrame({"text": texts.cast(pl.String), "events": pl.Series(events)}).drop_nulls()
+        self.counts = pairs.group_by("text").agg(pl.col("events").sum()).filter(pl.col("events") > 0)
+
+    def kept(self, minimum: int) -> pl.Series:
+        """The texts shown often enough."""
+        return self.counts.filter(pl.col("events") >= minimum)["text"]
+
+
+def fit_texts(feature: Feature, *counted: Counted) -> Encoder:
+    """A vocabulary: every text that one of the columns it is read from shows often enough, in order."""
+    if feature.kind is Kind.HASHED:
+        return Encoder(name=feature.name, kind=feature.kind, buckets=feature.bucket_count)
+    kept = pl.concat([one.kept(feature.minimum_count) for one in counted]).unique().sort()
+    return Encoder(name=feature.name, kind=feature.kind, vocabulary=tuple(kept.to_list()))
+
+
+def fit_numbers(feature: Feature, values: NDArray[np.floating]) -> Encoder:
+    """Bucket boundaries at the quantiles of the finite values."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    steps = np.linspace(0, 1, feature.bucket_count + 1)[1:-1]
+    boundaries = np.unique(np.quantile(finite, steps).astype(np.float32)) if len(finite) else np.array([])
+    return Encoder(name=feature.name, kind=feature.kind, boundaries=tuple(boundaries.tolist()))
+
+
+def hash_texts(texts: pl.Series, buckets: int) -> NDArray[np.uint32]:
+    """The index of each text in an open vocabulary: the same on every machine and in every version."""
+    distinct = texts.drop_nulls().unique()
+    index = pl.Series([_bucket(text, buckets) for text in distinct.to_list()], dtype=pl.UInt32)
+    hashed = pl.DataFrame({"text": texts}).join(
+        pl.DataFrame({"text": distinct, "index": index}), on="text", how="left", maintain_order="left"
     )
+    return hashed["index"].fill_null(UNKNOWN_INDEX).to_numpy()
 
 
 def encode_rows(encoders: Sequence[Encoder], rows: Sequence[dict[str, Any]]) -> Indices:
@@ -135,18 +174,6 @@ def encode_rows(encoders: Sequence[Encoder], rows: Sequence[dict[str, Any]]) -> 
     ).reshape(len(rows), len(encoders))
 
 
-def _fit_one(feature: Feature, table: pl.DataFrame) -> Encoder:
-    column = table[feature.source_column]
-    if feature.kind is Kind.CONTINUOUS:
-        values = column.cast(pl.Float32).drop_nulls().to_numpy()
-        finite = values[np.isfinite(values)].astype(np.float64)
-        steps = np.linspace(0, 1, feature.buckets + 1)[1:-1]
-        boundaries = np.unique(np.quantile(finite, steps).astype(np.float32)) if len(finite) else np.array([])
-        return Encoder(name=feature.name, kind=feature.kind, boundaries=tuple(boundaries.tolist()))
-    weight = table[EVENTS] if EVENTS in table.columns else pl.Series(np.ones(len(column), dtype=np.uint32))
-    pairs = pl.DataFrame({"value": column, "events": weight})
-    if feature.kind is Kind.MULTI_VALUED:
-        pairs = pairs.filter(pl.col("value").list.len() > 0).explode("value")
-    counts = pairs.drop_nulls().group_by(pl.col("value").cast(pl.String)).agg(pl.col("events").sum())
-    kept = counts.filter(pl.col("events") >= feature.minimum_count)["value"].sort()
-    return Encoder(name=feature.name, kind=feature.kind, vocabulary=tuple(kept.to_list()))
+def _bucket(text: str, buckets: int) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return FIRST_KNOWN_INDEX + int.from_bytes(digest, "little") % buckets

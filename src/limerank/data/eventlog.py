@@ -1,10 +1,14 @@
 """The on-disk event log: every event once, in flat typed columns sorted by (user, time); a request is a pointer.
 
-dataset.json            manifest: schema, encoders, split, counts, origin, files with their hashes, fingerprint
-item_ids.arrow          external ids by row; row 0 is the unknown item (likewise user_ids.arrow)
-items/, users/          encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
-events/                 item, time, event.NAME, context.NAME, label.TASK, truth.TASK
-requests/               user, start (R + 1), history_end, part; and user_offsets
+dataset.json            manifest: schema, counts, origin, segments, files with their hashes, fingerprint
+encoders.json           vocabularies, buckets and hashes, fitted on the training part
+parts/N.npy             the part of every request
+segments/N/             events that were added together; the first by `prepare`, the others by `append`
+  item_ids.arrow        external ids by row; row 0 of the first segment is the unknown item (likewise user_ids.arrow)
+  items/, users/        encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
+  events/               item, time, event.NAME, context.NAME, label.TASK, truth.TASK
+  requests/             user, start (R + 1), history_end; and user_offsets
+  histories/, history_items/   only where histories were ready-made: item, event.NAME; and what their items are
 """
 
 from __future__ import annotations
@@ -22,15 +26,31 @@ from pydantic import BaseModel, ConfigDict
 from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import validate
+from limerank.data.column_files import map_column
 from limerank.data.encode import Encoders
 from limerank.data.splits import Part
 from limerank.errors import DataError
-from limerank.schema import UNKNOWN_INDEX, Kind, Role, Schema
+from limerank.schema import Kind, Role, Schema
 
-MANIFEST = "dataset.json"
-FORMAT = "limerank-dataset-1"
+MANIFEST, ENCODERS = "dataset.json", "encoders.json"
+FORMAT = "limerank-dataset-2"
 FIX = "prepare the dataset again"
 UNKNOWN_ROW = 0
+
+Ints = NDArray[np.int64]
+
+
+class SegmentFacts(BaseModel):
+    """One segment: where it is and how much it adds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    events: int
+    requests: int
+    items: int
+    users: int
+    history_items: int = 0
 
 
 class Manifest(BaseModel):
@@ -40,24 +60,67 @@ class Manifest(BaseModel):
 
     format: str
     fingerprint: str
-    origin: dict[str, str | int | float]
+    origin: dict[str, Any]
     dataset_schema: Schema
-    encoders: Encoders
-    counts: dict[str, int]
-    validation_from: int
-    test_from: int
-    last_time: int
+    dropped: dict[str, int]
+    first_time: int | None
+    last_time: int | None
+    segments: list[SegmentFacts]
+    parts: str
+    grown_from: list[str]
+    """Fingerprints this dataset had before events were appended."""
     files: list[files.FileRecord]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Events, requests, and rows of the item and user tables (the unknown row included)."""
+        counted = ("events", "requests", "items", "users", "history_items")
+        return {name: sum(getattr(one, name) for one in self.segments) for name in counted}
+
+
+class SegmentedColumn:
+    """Columns of several segments read as one."""
+
+    def __init__(self, pieces: list[NDArray[Any]]) -> None:
+        self.pieces = pieces
+        self.first = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        values = np.empty(rows.shape, dtype=np.result_type(*self.pieces))
+        for place, piece in enumerate(self.pieces):
+            inside = (rows >= self.first[place]) & (rows < self.first[place + 1])
+            values[inside] = piece[rows[inside] - self.first[place]]
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.concatenate(self.pieces).astype(dtype) if dtype else np.concatenate(self.pieces)
+
+    def astype(self, dtype: Any) -> NDArray[Any]:
+        """The whole column in memory."""
+        return np.asarray(self).astype(dtype)
+
+    def tolist(self) -> list[Any]:
+        """The whole column as a list."""
+        return list(np.asarray(self).tolist())
+
+
+Column = NDArray[Any] | SegmentedColumn
 
 
 class EventLog:
-    """A prepared dataset, opened read-only and memory-mapped."""
+    """A prepared dataset, opened read-only and memory-mapped; any number of processes may do so at once."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, encoders: Encoders) -> None:
         self.path = path
         self.manifest = manifest
         self.schema = manifest.dataset_schema
-        self.encoders = manifest.encoders
+        self.encoders = encoders
 
     @classmethod
     def open(cls, path: Path, *, check_hashes: bool = False) -> EventLog:
@@ -69,17 +132,37 @@ class EventLog:
             raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
         manifest = validate(Manifest, values, str(path / MANIFEST), DataError)
         files.check_files(path, manifest.files, DataError, FIX, hashes=check_hashes)
-        return cls(path, manifest)
+        where = path / ENCODERS
+        encoders = validate(Encoders, files.read_json(where, DataError, FIX), str(where), DataError)
+        return cls(path, manifest, encoders)
 
     @property
     def fingerprint(self) -> str:
         """A hash over content and meaning; two datasets with the same one train the same."""
         return self.manifest.fingerprint
 
-    def column(self, name: str) -> NDArray[Any]:
-        """A column by its path without the ending, for example `events/time`; mapped, not read."""
-        array: NDArray[Any] = np.load(self.path / f"{name}.npy", mmap_mode="r")
-        return array
+    @property
+    def segments(self) -> list[Path]:
+        """The folders of the segments."""
+        return [self.path / one.name for one in self.manifest.segments]
+
+    def column(self, name: str) -> Any:
+        """A column by its path without the ending, for example `events/time`; mapped, not read.
+
+        Columns of requests count events and requests through all segments.
+        """
+        if name == "requests/part":
+            return map_column(self.path / f"{self.manifest.parts}.npy")
+        pieces = [map_column(segment / f"{name}.npy") for segment in self.segments]
+        if len(pieces) == 1:
+            return pieces[0]
+        if name in ("requests/start", "requests/history_end"):
+            first = np.concatenate([[0], np.cumsum([one.events for one in self.manifest.segments])])
+            moved = [piece.astype(np.int64) + base for piece, base in zip(pieces, first[:-1], strict=True)]
+            if name == "requests/start":
+                moved = [piece[:-1] for piece in moved[:-1]] + [moved[-1]]
+            return np.concatenate(moved)
+        return np.concatenate(pieces) if name.startswith("requests/") else SegmentedColumn(pieces)
 
     @cached_property
     def item_table(self) -> Features:
@@ -92,55 +175,61 @@ class EventLog:
         return self._features(Role.USER, "users")
 
     @cached_property
+    def history_items(self) -> Features | None:
+        """The items of ready-made histories that are known by some features only; else they are in the catalog."""
+        spec = self.schema.histories
+        return self._features(Role.ITEM, "history_items") if spec is not None and spec.items else None
+
+    @cached_property
     def item_ids(self) -> pl.Series:
         """External item ids by row; the first stands for the unknown item and is empty."""
-        return pl.read_ipc(self.path / "item_ids.arrow")["id"]
+        return self._ids("item_ids.arrow")
 
     @cached_property
     def user_ids(self) -> pl.Series:
         """External user ids by row; the first stands for the unknown user and is empty."""
-        return pl.read_ipc(self.path / "user_ids.arrow")["id"]
+        return self._ids("user_ids.arrow")
 
-    def requests_in(self, part: Part) -> NDArray[np.int64]:
+    def requests_in(self, part: Part) -> Ints:
         """The numbers of the requests of one part, in stored order."""
         return np.flatnonzero(self.column("requests/part") == part.code)
 
-    def role_columns(self, role: Role) -> list[NDArray[Any]]:
+    def role_columns(self, role: Role) -> list[Column]:
         """The event or context columns, in batch order."""
         return [self.column(f"events/{role.value}.{encoder.name}") for encoder in self.encoders.of(role)]
 
+    def _ids(self, name: str) -> pl.Series:
+        return pl.concat([pl.read_ipc(segment / name)["id"] for segment in self.segments])
+
     def _features(self, role: Role, folder: str) -> Features:
         encoders = self.encoders.of(role)
-        rows = self.manifest.counts[folder]
-        single = [e for e in encoders if e.kind is not Kind.MULTI_VALUED]
-        indices = torch.empty(rows, len(single), dtype=torch.long)
+        single = [e for e in encoders if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
+        indices = torch.empty(self.manifest.counts[folder], len(single), dtype=torch.long)
         for place, encoder in enumerate(single):
-            indices[:, place] = torch.from_numpy(self.column(f"{folder}/{encoder.name}").astype(np.int64))
-        lists = tuple(
-            Jagged(
-                torch.from_numpy(self.column(f"{folder}/{e.name}.values").astype(np.int64)),
-                torch.from_numpy(self.column(f"{folder}/{e.name}.offsets").astype(np.int64)),
-            )
-            for e in encoders
-            if e.kind is Kind.MULTI_VALUED
+            indices[:, place] = torch.from_numpy(np.asarray(self.column(f"{folder}/{encoder.name}")).astype(np.int64))
+        return Features(
+            indices,
+            tuple(self._lists(f"{folder}/{e.name}") for e in encoders if e.kind is Kind.MULTI_VALUED),
+            tuple(
+                torch.from_numpy(np.concatenate([map_column(s / folder / f"{e.name}.npy") for s in self.segments]))
+                for e in encoders
+                if e.kind is Kind.VECTOR
+            ),
         )
-        return Features(indices, lists)
+
+    def _lists(self, name: str) -> Jagged:
+        values = [map_column(segment / f"{name}.values.npy").astype(np.int64) for segment in self.segments]
+        lengths = [np.diff(map_column(segment / f"{name}.offsets.npy").astype(np.int64)) for segment in self.segments]
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
 
 
-def narrow(array: NDArray[Any]) -> NDArray[Any]:
-    """The same integers in the narrowest type that holds them."""
-    if array.dtype.kind not in "iu" or not array.size:
-        return array
-    return array.astype(np.promote_types(np.min_scalar_type(array.min()), np.min_scalar_type(array.max())))
-
-
-def save_column(directory: Path, name: str, array: NDArray[Any]) -> None:
-    """Write one column below a directory."""
-    path = directory / f"{name}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, narrow(array))
-
-
-def unknown_first(indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Put the unknown row before a table's encoded column."""
-    return np.concatenate([np.array([UNKNOWN_INDEX], dtype=np.int64), indices])
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Record every file of a dataset that is being written, fingerprint it and write the manifest last."""
+    records = [record for record in files.record_files(folder) if record.path != MANIFEST]
+    fingerprint = files.digest_of(
+        manifest.dataset_schema.model_dump_json(), *(f"{record.path} {record.sha256}" for record in records)
+    )
+    sealed = manifest.model_copy(update={"files": records, "fingerprint": fingerprint})
+    files.write_json(folder / MANIFEST, sealed.model_dump(mode="json"))
+    return sealed

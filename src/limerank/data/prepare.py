@@ -1,7 +1,8 @@
-"""Raw log to event log: check, sort, split, fit on train, encode, write aside, rename."""
+"""Raw log to event log: read and check, order, split, fit on train, encode, write aside, rename."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,158 +10,214 @@ import polars as pl
 from numpy.typing import NDArray
 
 from limerank import files
-from limerank.data import encode, splits
-from limerank.data.encode import Encoders
-from limerank.data.eventlog import (
-    FORMAT,
-    MANIFEST,
-    UNKNOWN_ROW,
-    EventLog,
-    Manifest,
-    save_column,
-    unknown_first,
-)
+from limerank.data import catalog, columns, segment, splits
+from limerank.data.catalog import Table
+from limerank.data.column_files import save_column
+from limerank.data.columns import Place
+from limerank.data.dictionary import Dictionary
+from limerank.data.encode import Counted, Encoder, Encoders
+from limerank.data.eventlog import ENCODERS, FORMAT, MANIFEST, UNKNOWN_ROW, EventLog, Manifest, SegmentFacts, seal
+from limerank.data.full_disk import full_disk_named
+from limerank.data.intake import ITEM, USER, Intake
+from limerank.data.order import FinalRows, Ordered, Ordering
 from limerank.data.raw import RawLog
+from limerank.data.ready_histories import ReadHistories
+from limerank.data.segment import TrainingCounts
 from limerank.errors import DataError
-from limerank.schema import Feature, Kind, Role, Schema
+from limerank.progress import Progress
+from limerank.schema import Role
+
+Ints = NDArray[np.int64]
+FIRST_SEGMENT = "segments/0000"
 
 
-def prepare(raw: RawLog, out: Path, *, overwrite: bool = False) -> EventLog:
+def prepare(raw: RawLog, out: Path, *, overwrite: bool = False, progress: Progress | None = None) -> EventLog:
     """Encode a raw log and publish it at `out`, whole or not at all."""
-    raw.check()
-    schema = raw.schema
-    events = _sorted_events(raw)
-    items = _all_ids(raw.items, schema.item_id, events)
-    users = _all_ids(raw.users, schema.user_id, events)
-    user_row = _rows_of(events[schema.user_id], users[schema.user_id])
-    item_row = _rows_of(events[schema.item_id], items[schema.item_id])
-    time = events[schema.time].cast(pl.Int64).to_numpy()
-    start, history_end = _requests(events, schema, user_row, time)
-    boundaries = splits.time_boundaries(time[start[:-1]], schema.split)
-    encoders = _fit_on_train(schema, events, items, users, time < boundaries[0])
-
-    with files.staged_directory(out, marker=MANIFEST, overwrite=overwrite) as staging:
-        _write_table(staging, "items", encoders, Role.ITEM, schema, items)
-        _write_table(staging, "users", encoders, Role.USER, schema, users)
-        _write_ids(staging / "item_ids.arrow", items[schema.item_id])
-        _write_ids(staging / "user_ids.arrow", users[schema.user_id])
-        save_column(staging, "events/item", item_row)
-        save_column(staging, "events/time", time)
-        for role in (Role.EVENT, Role.CONTEXT):
-            for feature, encoder in zip(schema.with_role(role), encoders.of(role), strict=True):
-                column = encoder.encode(events[feature.source_column])
-                if role is Role.CONTEXT:
-                    _check_one_value_per_request(column, start, feature, raw)
-                save_column(staging, f"events/{role.value}.{feature.name}", column)
-        for task in schema.tasks:
-            save_column(staging, f"events/label.{task.name}", events[task.source_column].cast(pl.UInt8).to_numpy())
-            if task.true_probability:
-                truth = events[task.true_probability].cast(pl.Float32).to_numpy()
-                save_column(staging, f"events/truth.{task.name}", truth)
-        save_column(staging, "requests/start", start)
-        save_column(staging, "requests/user", user_row[start[:-1]])
-        save_column(staging, "requests/history_end", history_end)
-        save_column(staging, "requests/part", splits.assign(time[start[:-1]], boundaries))
-        offsets = np.searchsorted(user_row, np.arange(users.height + 2))
-        save_column(staging, "requests/user_offsets", offsets)
-        records = files.record_files(staging)
-        manifest = Manifest(
-            format=FORMAT,
-            fingerprint=files.digest_of(
-                schema.model_dump_json(), encoders.model_dump_json(), *(f"{r.path} {r.sha256}" for r in records)
-            ),
-            origin=raw.origin,
-            dataset_schema=schema,
-            encoders=encoders,
-            counts={
-                "events": events.height,
-                "requests": len(start) - 1,
-                "items": items.height + 1,
-                "users": users.height + 1,
-            },
-            validation_from=boundaries[0],
-            test_from=boundaries[1],
-            last_time=int(time.max()),
-            files=records,
-        )
-        files.write_json(staging / MANIFEST, manifest.model_dump(mode="json"))
+    progress = progress or Progress(quiet=True)
+    with full_disk_named(out), files.staged_directory(out, marker=MANIFEST, overwrite=overwrite) as staging:
+        _write(raw, staging, progress)
     return EventLog.open(out)
 
 
-def _sorted_events(raw: RawLog) -> pl.DataFrame:
-    """Events by user and time; the rest of the columns break ties, so the order of input rows does not matter."""
+def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
     schema = raw.schema
-    first = [schema.user_id, schema.time, *([schema.request_id] if schema.request_id else []), schema.item_id]
-    ids = [pl.col(schema.user_id).cast(pl.String), pl.col(schema.item_id).cast(pl.String)]
-    rest = [name for name in raw.events.columns if name not in first]
-    return raw.events.with_columns(ids).sort([*first, *rest])
-
-
-def _all_ids(table: pl.DataFrame, column: str, events: pl.DataFrame) -> pl.DataFrame:
-    """The table sorted by id, with a featureless row for every id that only the events know."""
-    table = table.with_columns(pl.col(column).cast(pl.String))
-    return table.join(events.select(column).unique(), on=column, how="full", coalesce=True).sort(column)
-
-
-def _rows_of(ids: pl.Series, table_ids: pl.Series) -> NDArray[np.int64]:
-    """The table row of each id; tables are sorted and complete, and row 0 is reserved for the unknown."""
-    rows = pl.Series(np.arange(UNKNOWN_ROW + 1, len(table_ids) + UNKNOWN_ROW + 1))
-    return ids.replace_strict(table_ids, rows, return_dtype=pl.Int64).to_numpy()
-
-
-def _requests(
-    events: pl.DataFrame, schema: Schema, user_row: NDArray[np.int64], time: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First row of each request (and one past the last), and where its history ends: strictly before its moment."""
-    new_moment = np.ones(len(time), dtype=bool)
-    new_moment[1:] = (np.diff(user_row) != 0) | (np.diff(time) != 0)
-    new_request = new_moment.copy()
-    if schema.request_id:
-        new_request |= (events[schema.request_id] != events[schema.request_id].shift(1)).fill_null(True).to_numpy()
-    start = np.flatnonzero(new_request)
-    moment_start = np.flatnonzero(new_moment)
-    history_end = moment_start[np.searchsorted(moment_start, start, side="right") - 1]
-    return np.append(start, len(time)), history_end
-
-
-def _check_one_value_per_request(
-    column: NDArray[np.int64], start: NDArray[np.int64], feature: Feature, raw: RawLog
-) -> None:
-    """Context belongs to the request; a value per candidate would be read from the first row only."""
-    differing = np.count_nonzero(column != np.repeat(column[start[:-1]], start[1:] - start[:-1]))
-    if differing:
-        raise DataError(
-            f"{raw.names['events']}: context column '{feature.source_column}' differs within a request, in "
-            f"{differing} rows; context describes the whole request: give it role 'item' or 'event', or set request_id"
+    with files.scratch_directory(staging / "scratch") as scratch:
+        intake = Intake(raw, scratch)
+        with progress.bar("reading", total_rows(raw)) as bar:
+            intake.read(bar)
+        histories = ReadHistories(intake.histories) if intake.histories is not None else None
+        items, users = read_tables(intake)
+        kept = Kept.of(intake)
+        items = items.of(kept.all_ids(kept.items, items, schema.minimum_item_events))
+        users = users.of(kept.all_ids(kept.users, users, schema.minimum_user_events))
+        rows = FinalRows(
+            of_user=rows_of_codes(intake.users, kept.users, users.ids),
+            of_item=rows_of_codes(intake.items, kept.items, items.ids),
+            users=users.rows.height + 1,
+            items=items.rows.height + 1,
         )
-
-
-def _fit_on_train(
-    schema: Schema, events: pl.DataFrame, items: pl.DataFrame, users: pl.DataFrame, in_train: NDArray[np.bool_]
-) -> Encoders:
-    train = events.filter(pl.Series(in_train))
-    return encode.fit(
-        schema,
-        train,
-        items.join(train.group_by(schema.item_id).len(encode.EVENTS), on=schema.item_id),
-        users.join(train.group_by(schema.user_id).len(encode.EVENTS), on=schema.user_id),
+        folder = staging / FIRST_SEGMENT
+        with progress.bar("sorting", 2 * intake.rows) as bar:
+            ordered = Ordering(intake, rows, histories, folder).run(bar)
+        if not ordered.events:
+            raise DataError(
+                f"no event is left of {intake.rows:,}: minimum_item_events ({schema.minimum_item_events}) or "
+                f"minimum_user_events ({schema.minimum_user_events}) drops them all; lower them"
+            )
+        parts = splits.assign(schema.split, segment.requests_of(ordered))
+        with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
+            encoders = _fit(intake, ordered, parts, items, users, histories)
+            segment.encode_events(ordered, intake, encoders, bar)
+        write_tables(folder, encoders, items, users, unknown=True)
+        history_items = 0
+        if histories is not None and histories.intake.spec.items:
+            elements = _elements(items, histories)
+            catalog.write_table(folder, "history_items", encoders.item, elements, unknown=True)
+            history_items = elements.rows.height + 1
+        by_id = histories is not None and histories.intake.spec.item_ids is not None
+        segment.write_requests(ordered, histories, encoders, rows.of_item if by_id else None)
+    save_column(staging, "parts/0000", parts)
+    files.write_json(staging / ENCODERS, encoders.model_dump(mode="json"))
+    seal(
+        staging,
+        Manifest(
+            format=FORMAT,
+            fingerprint="",
+            origin=raw.origin,
+            dataset_schema=schema,
+            dropped={"events": intake.rows - ordered.events},
+            first_time=intake.first_time if schema.time else None,
+            last_time=intake.last_time if schema.time else None,
+            segments=[
+                SegmentFacts(
+                    name=FIRST_SEGMENT,
+                    events=ordered.events,
+                    requests=len(ordered.user),
+                    items=rows.items,
+                    users=rows.users,
+                    history_items=history_items,
+                )
+            ],
+            parts="parts/0000",
+            grown_from=[],
+            files=[],
+        ),
     )
 
 
-def _write_table(
-    staging: Path, folder: str, encoders: Encoders, role: Role, schema: Schema, table: pl.DataFrame
-) -> None:
-    for feature, encoder in zip(schema.with_role(role), encoders.of(role), strict=True):
-        column = table[feature.source_column]
-        if feature.kind is not Kind.MULTI_VALUED:
-            save_column(staging, f"{folder}/{feature.name}", unknown_first(encoder.encode(column)))
-            continue
-        lengths = column.list.len().fill_null(0).to_numpy()
-        values = column.filter(pl.Series(lengths > 0)).explode()
-        save_column(staging, f"{folder}/{feature.name}.values", encoder.encode(values))
-        offsets = np.concatenate([[0, 0], np.cumsum(lengths, dtype=np.int64)])  # the unknown row's list is empty
-        save_column(staging, f"{folder}/{feature.name}.offsets", offsets)
+def total_rows(raw: RawLog) -> int:
+    """How many rows there are to read; an unknown number counts as none."""
+    return sum(file.rows or 0 for file in raw.events)
 
 
-def _write_ids(path: Path, ids: pl.Series) -> None:
-    pl.DataFrame({"id": pl.concat([pl.Series([""], dtype=pl.String), ids])}).write_ipc(path)
+def read_tables(intake: Intake) -> tuple[Table, Table]:
+    """The items and users as given, with what the events know of them."""
+    raw, schema = intake.raw, intake.schema
+    items = catalog.read_table(
+        raw.items,
+        raw.names["items"],
+        schema.item_id,
+        schema.with_role(Role.ITEM),
+        intake.item_values.table(*intake.items.ordered(), schema.item_id),
+    )
+    users = catalog.read_table(
+        raw.users,
+        raw.names["users"],
+        schema.user_id,
+        schema.with_role(Role.USER),
+        intake.user_values.table(*intake.users.ordered(), schema.user_id),
+    )
+    return items, users
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which texts of the id dictionaries have enough events to stay."""
+
+    users: NDArray[np.bool_]
+    items: NDArray[np.bool_]
+    intake: Intake
+
+    @classmethod
+    def of(cls, intake: Intake) -> Kept:
+        """Rare items are dropped first, then the users who are rare without them."""
+        schema = intake.schema
+        items = _often(intake.items, intake.item_events.of_code, schema.minimum_item_events)
+        user_events = intake.user_events.of_code
+        if schema.minimum_user_events > 1 and not items.all():
+            user_events = np.zeros_like(user_events)
+            place = intake.items.ordered()[1]
+            for run in intake.runs:
+                codes = pl.read_ipc(run, columns=[USER, ITEM])
+                stays = items[place[codes[ITEM].to_numpy()]]
+                user_events += np.bincount(codes[USER].to_numpy()[stays], minlength=len(user_events))
+        return cls(_often(intake.users, user_events, schema.minimum_user_events), items, intake)
+
+    def all_ids(self, kept: NDArray[np.bool_], table: Table, minimum: int) -> pl.Series:
+        """The ids of the final table: those that stay, and without a minimum also those that only the table knows."""
+        dictionary = self.intake.items if kept is self.items else self.intake.users
+        stay = dictionary.ordered()[0].filter(pl.Series(kept))
+        return stay if minimum > 1 else pl.concat([stay, table.ids.alias(stay.name)]).unique().sort()
+
+
+def rows_of_codes(dictionary: Dictionary, kept: NDArray[np.bool_], ids: pl.Series) -> Ints:
+    """The table row of each code, row 0 for texts that are not kept; tables begin with the unknown row."""
+    texts, place = dictionary.ordered()
+    numbered = pl.DataFrame({"id": ids}).with_row_index("row", offset=UNKNOWN_ROW + 1)
+    found = pl.DataFrame({"id": texts}).join(numbered, on="id", how="left", maintain_order="left")["row"]
+    of_text = np.where(kept, found.fill_null(UNKNOWN_ROW).to_numpy().astype(np.int64), UNKNOWN_ROW)
+    rows: Ints = of_text[place]
+    return rows
+
+
+def _often(dictionary: Dictionary, events_of_code: Ints, minimum: int) -> NDArray[np.bool_]:
+    texts, place = dictionary.ordered()
+    if minimum == 1:
+        return np.ones(len(texts), dtype=bool)
+    events = np.zeros(len(texts), dtype=np.int64)
+    events[place[: len(events_of_code)]] = events_of_code
+    return events >= minimum
+
+
+def _fit(
+    intake: Intake,
+    ordered: Ordered,
+    parts: NDArray[np.uint8],
+    items: Table,
+    users: Table,
+    histories: ReadHistories | None,
+) -> Encoders:
+    """All encoders, from training rows only."""
+    counts = TrainingCounts(ordered, parts, items.rows.height + 1, users.rows.height + 1)
+    item_words: dict[str, Counted] = {}
+    event: tuple[Encoder, ...] = ()
+    if histories is not None:
+        item_words, event_words = histories.count(counts.history_weights(len(histories)))
+        event = segment.fit_history_events(intake.schema.with_role(Role.EVENT), histories, event_words)
+    fitted = {c.name: counts.encoder(c, intake) for c in intake.columns}
+    of_role = {
+        role: tuple(fitted[c.name] for c in intake.columns if c.feature.role is role)
+        for role in (Role.EVENT, Role.CONTEXT)
+    }
+    return Encoders(
+        item=catalog.fit_table(items, counts.item_events[1:], item_words),
+        event=event or of_role[Role.EVENT],
+        user=catalog.fit_table(users, counts.user_events[1:], {}),
+        context=of_role[Role.CONTEXT],
+    )
+
+
+def _elements(items: Table, histories: ReadHistories) -> Table:
+    """The elements of ready-made histories as a table of items of which only some features are known."""
+    place = Place("histories")
+    found = histories.element_table()
+    known = [columns.clean(f, found[f.name], place) for f in histories.intake.item_features]
+    return Table(items.id_column, items.features, pl.DataFrame([pl.Series("id", [""] * found.height), *known]))
+
+
+def write_tables(folder: Path, encoders: Encoders, items: Table, users: Table, *, unknown: bool) -> None:
+    """Ids and encoded features of items and users."""
+    catalog.write_table(folder, "items", encoders.item, items, unknown=unknown)
+    catalog.write_table(folder, "users", encoders.user, users, unknown=unknown)
+    for name, ids in (("item_ids.arrow", items.ids), ("user_ids.arrow", users.ids)):
+        catalog.write_ids(folder / name, catalog.with_unknown(ids) if unknown else ids)

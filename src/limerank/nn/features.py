@@ -20,13 +20,16 @@ class FeatureEmbedding(nn.Module):
     """All features of one role in one table; each row of the result is their embeddings side by side.
 
     In training every index becomes 'unknown' with probability `unknown_rate`, so that what has never been seen has an
-    embedding that was trained. Multi-valued features are averaged; an empty list is zero.
+    embedding that was trained. Multi-valued features are averaged; an empty list is zero. Vectors are
+    projected linearly to the same width; a missing one is zero.
     """
 
     def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
         super().__init__()
-        self.single = [feature for feature in features if feature.kind is not Kind.MULTI_VALUED]
         self.lists = [feature for feature in features if feature.kind is Kind.MULTI_VALUED]
+        vectors = [feature for feature in features if feature.kind is Kind.VECTOR]
+        self.single = [feature for feature in features if feature not in self.lists and feature not in vectors]
+        self.projections = nn.ModuleList(nn.Linear(feature.size, width, bias=False) for feature in vectors)
         self.unknown_rate = unknown_rate
         self.output_width = width * len(features)
         sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
@@ -40,16 +43,19 @@ class FeatureEmbedding(nn.Module):
             self.table[first_rows[:-1] + UNKNOWN_INDEX] = 0.0
 
     def forward(self, features: Features) -> Tensor:
-        if features.indices.shape[1] != len(self.single) or len(features.lists) != len(self.lists):
+        given = (features.indices.shape[1], len(features.lists), len(features.vectors))
+        expected = (len(self.single), len(self.lists), len(self.projections))
+        if given != expected:
             raise ValueError(
-                f"features have {features.indices.shape[1]} columns and {len(features.lists)} lists, "
-                f"this embedding has {len(self.single)} and {len(self.lists)}"
+                f"features have {given[0]} columns, {given[1]} lists and {given[2]} vectors, "
+                f"this embedding has {expected[0]}, {expected[1]} and {expected[2]}"
             )
         rows = self._forget(features.indices) + self.first_row
         parts = [functional.embedding(rows, self.table).flatten(1)] if self.single else []
         for jagged, first in zip(features.lists, self.list_first_row, strict=True):
             values = self._forget(jagged.values) + first
             parts.append(functional.embedding_bag(values, self.table, jagged.offsets[:-1], mode="mean"))
+        parts += [project(m) for project, m in zip(self.projections, features.vectors, strict=True)]
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 
     def _forget(self, indices: Tensor) -> Tensor:

@@ -52,11 +52,12 @@ class BundleManifest(BaseModel):
     tasks: list[str]
     items: int
     users: int
+    history_items: int = 0
     row_type: str
     row_bytes: int
     row_fingerprint: str
     data_fingerprint: str
-    watermark: int
+    watermark: int | None
     max_history: int
     metrics: dict[str, Any]
     files: list[files.FileRecord]
@@ -72,6 +73,7 @@ class Bundle:
     ranker: Ranker
     rows: RowStore
     item_table: Features
+    """The catalog, and behind it what ready-made histories know of their items."""
     user_table: Features
     histories: dict[str, torch.Tensor]
     """`offsets` [users + 1] into `item` and `events`, oldest first."""
@@ -115,7 +117,7 @@ class Bundle:
     def _check_rows(self) -> None:
         """The rows carry the fingerprint of these weights and have the shape this ranker reads."""
         path = self.path / ROWS
-        expected = row_fingerprint(self.ranker, self.item_table)
+        expected = row_fingerprint(self.ranker, self.item_table.first(self.manifest.items))
         with safe_open(path, framework="pt") as handle:
             stamped = (handle.metadata() or {}).get("fingerprint")
         if not stamped == self.manifest.row_fingerprint == expected:
@@ -134,7 +136,7 @@ class Bundle:
         """Ids, features and histories are there for every item and user the manifest counts."""
         for name, count, wanted in (
             (ITEM_IDS, len(self.item_ids), self.manifest.items),
-            (ITEMS, len(self.item_table), self.manifest.items),
+            (ITEMS, len(self.item_table), self.manifest.items + self.manifest.history_items),
             (USER_IDS, len(self.user_ids), self.manifest.users),
             (USERS, len(self.user_table), self.manifest.users),
             (HISTORIES, len(self.histories["offsets"]) - 1, self.manifest.users),
@@ -167,7 +169,7 @@ def tensors_of(features: Features) -> dict[str, torch.Tensor]:
     named = {"indices": features.indices}
     for place, jagged in enumerate(features.lists):
         named[f"list{place}.values"], named[f"list{place}.offsets"] = jagged.values, jagged.offsets
-    return named
+    return named | {f"vector{place}": matrix for place, matrix in enumerate(features.vectors)}
 
 
 def _features(tensors: dict[str, torch.Tensor]) -> Features:
@@ -175,6 +177,7 @@ def _features(tensors: dict[str, torch.Tensor]) -> Features:
     return Features(
         tensors["indices"],
         tuple(Jagged(tensors[f"list{i}.values"], tensors[f"list{i}.offsets"]) for i in range(lists)),
+        tuple(tensors[f"vector{i}"] for i in range(sum(name.startswith("vector") for name in tensors))),
     )
 
 

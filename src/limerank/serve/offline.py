@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 
 from limerank import __version__, files
 from limerank.batch import Features
-from limerank.data.batches import expand_ranges
+from limerank.data.catalog import write_ids
 from limerank.data.eventlog import EventLog
+from limerank.data.history import HistoryIndex
 from limerank.models import Ranker
 from limerank.progress import Progress
-from limerank.schema import Role
 from limerank.serve import bundle as bundles
 from limerank.serve.bundle import Bundle, BundleManifest
 from limerank.serve.scorer import RowStore
@@ -57,6 +57,8 @@ def export(
     """Compute item rows and publish a bundle; it is verified but not yet active."""
     rows = compute_rows(ranker, log.item_table, row_type, progress)
     fingerprint = bundles.row_fingerprint(ranker, log.item_table)
+    history_items = log.history_items
+    all_items = log.item_table if history_items is None else log.item_table.followed_by(history_items)
     created = datetime.now(UTC)
     weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
     identity = files.digest_of(fingerprint, log.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights)))
@@ -65,11 +67,11 @@ def export(
     with files.staged_directory(final, marker=bundles.MANIFEST) as staging:
         save_file(weights, staging / bundles.WEIGHTS)
         save_file({"rows": rows.rows, "share": rows.share}, staging / bundles.ROWS, {"fingerprint": fingerprint})
-        save_file(bundles.tensors_of(log.item_table), staging / bundles.ITEMS)
+        save_file(bundles.tensors_of(all_items), staging / bundles.ITEMS)
         save_file(bundles.tensors_of(log.user_table), staging / bundles.USERS)
         save_file(_histories(log, max_history), staging / bundles.HISTORIES)
-        for name in (bundles.ITEM_IDS, bundles.USER_IDS):
-            (staging / name).write_bytes((log.path / name).read_bytes())
+        write_ids(staging / bundles.ITEM_IDS, log.item_ids)
+        write_ids(staging / bundles.USER_IDS, log.user_ids)
         files.write_json(staging / bundles.ENCODERS, log.encoders.model_dump(mode="json"))
         manifest = BundleManifest(
             format=bundles.FORMAT,
@@ -80,12 +82,13 @@ def export(
             tasks=[task.name for task in log.schema.tasks],
             items=len(rows),
             users=len(log.user_table),
+            history_items=len(all_items) - len(rows),
             row_type=row_type,
             row_bytes=rows.rows.element_size() * (rows.rows.shape[1] + rows.share.shape[1]),
             row_fingerprint=fingerprint,
             data_fingerprint=log.fingerprint,
             watermark=log.manifest.last_time,
-            max_history=max_history,
+            max_history=min(max_history, log.schema.max_history or max_history),
             metrics=metrics or {},
             files=files.record_files(staging),
         )
@@ -94,15 +97,15 @@ def export(
 
 
 def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
-    """The last events of every user, flat, oldest first."""
-    offsets = log.column("requests/user_offsets").astype(np.int64)
-    start, end = np.maximum(offsets[:-1], offsets[1:] - max_history), offsets[1:]
-    rows, kept = expand_ranges(start, end)
-    events = [column[rows].astype(np.int32) for column in log.role_columns(Role.EVENT)]
+    """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it."""
+    history = HistoryIndex(log)
+    rows, offsets = history.rows_of_users(max_history)
+    events = [column[rows].astype(np.int32) for column in history.events]
     stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
+    behind = 0 if log.history_items is None else len(log.item_table)
     return {
-        "offsets": torch.from_numpy(kept),
-        "item": torch.from_numpy(log.column("events/item")[rows].astype(np.int32)),
+        "offsets": torch.from_numpy(offsets),
+        "item": torch.from_numpy(history.item[rows].astype(np.int32) + behind),
         "events": torch.from_numpy(stacked),
     }
 

@@ -39,6 +39,8 @@ class RunRecord(BaseModel):
     data_fingerprint: str
     versions: dict[str, str]
     machine: dict[str, str | int]
+    selected_on: str
+    """The part whose metrics chose the weights: `test` only if the dataset was prepared with select_on_test."""
     epochs: int
     best_epoch: int
     train_seconds: float
@@ -64,9 +66,9 @@ class Run:
         return cls(path, load_run_config(path / CONFIG), record)
 
     def dataset(self) -> EventLog:
-        """The dataset of this run, refused when it is not the one the run was trained on."""
+        """The dataset of this run, refused when it is not the one the run was trained on, maybe grown since."""
         log = EventLog.open(self.config.dataset, check_hashes=True)
-        if log.fingerprint != self.record.data_fingerprint:
+        if self.record.data_fingerprint not in (log.fingerprint, *log.manifest.grown_from):
             raise DataError(
                 f"{self.config.dataset}: fingerprint {log.fingerprint[:12]} is not that of run {self.path} "
                 f"({self.record.data_fingerprint[:12]}); prepare that dataset again or train anew"

@@ -41,7 +41,10 @@ def train(
         max_history=settings.max_history,
         seed=config.seed,
     )
-    validation = evaluation_loader(log, Part.VALIDATION, settings.max_history)
+    selecting = Part.TEST if log.schema.split.select_on_test else Part.VALIDATION
+    if selecting is Part.TEST:
+        progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
+    validation = evaluation_loader(log, selecting, settings.max_history)
     test = evaluation_loader(log, Part.TEST, settings.max_history)
     with files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging:
         run.write_config(staging, config, final=out)
@@ -54,6 +57,7 @@ def train(
             data_fingerprint=log.fingerprint,
             versions=run.versions(),
             machine=run.machine(),
+            selected_on=selecting.value,
             epochs=epochs,
             best_epoch=best_epoch,
             train_seconds=round(time.perf_counter() - started, 3),

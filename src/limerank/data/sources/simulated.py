@@ -19,6 +19,7 @@ The generative model, in the order it is drawn (docs/explanation/simulated-log.m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,9 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from limerank.data.raw import RawLog
-from limerank.schema import Feature, Kind, Role, Schema, Split, Task
+from limerank.data.raw import EventFile, RawLog
+from limerank.protocols import GlobalTime
+from limerank.schema import Feature, Kind, Role, Schema, Task
 
 FIRST_MIDNIGHT_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 DAY_MS = 86_400_000
@@ -35,6 +37,19 @@ USERS_PER_BLOCK = 8192
 RATES_PER_BLOCK = 32_000_000  # users times creators, which bounds the memory of a large catalog
 DEVICES = ("phone", "tablet", "tv")
 COUNTRIES = ("br", "de", "fr", "id", "in", "jp", "mx", "us")
+EVENT_COLUMNS = (
+    "request_id",
+    "user_id",
+    "item_id",
+    "time",
+    "device",
+    "hour",
+    "click",
+    "long_view",
+    "watched_fraction",
+    "click_probability",
+    "long_view_probability",
+)
 AGE_GROUPS = ("13-17", "18-24", "25-34", "35-49", "50+")
 
 Floats = NDArray[np.float32]
@@ -78,19 +93,21 @@ def simulate(config: SimulatedConfig) -> RawLog:
     """Draw a log; the same configuration gives the same log, whatever the machine's number of cores."""
     catalog, items = _draw_items(config)
     users, bias = _draw_users(config)
-    blocks = []
     size = max(1, min(USERS_PER_BLOCK, RATES_PER_BLOCK // catalog.creators))
-    for number, start in enumerate(range(0, config.users, size)):
-        stop = min(start + size, config.users)
-        generator = np.random.default_rng([config.seed, 2, number])
-        blocks.append(_draw_events(config, catalog, bias[start:stop], start, generator))
+
+    def blocks() -> Iterator[pl.DataFrame]:
+        for number, start in enumerate(range(0, config.users, size)):
+            stop = min(start + size, config.users)
+            generator = np.random.default_rng([config.seed, 2, number])
+            yield _draw_events(config, catalog, bias[start:stop], start, generator)
+
     return RawLog(
         schema=simulated_schema(),
-        events=pl.concat(blocks),
+        events=(EventFile("simulated events", EVENT_COLUMNS, blocks),),
         items=items,
         users=users,
         origin={"source": "simulated", **config.model_dump()},
-        names={"events": "simulated events", "items": "simulated items", "users": "simulated users"},
+        names={"items": "simulated items", "users": "simulated users"},
     )
 
 
@@ -115,7 +132,7 @@ def simulated_schema() -> Schema:
             Task(name="click", true_probability="click_probability"),
             Task(name="long_view", true_probability="long_view_probability"),
         ),
-        split=Split(validation_fraction=0.1, test_fraction=0.15),
+        split=GlobalTime(validation_fraction=0.1, test_fraction=0.15),
     )
 
 

@@ -1,0 +1,327 @@
+"""A first description of a log nobody has described yet: look at a sample, decide, and say why and how sure.
+
+Nothing is guessed in silence: a doubtful decision carries a text to check, and what was not found stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from limerank.data.columns import Place, times
+from limerank.data.infer_columns import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.infer_roles import (
+    Decision,
+    Entities,
+    Label,
+    find_labels,
+    id_candidates,
+    is_time,
+    role_in_events,
+    time_candidates,
+    useless,
+    with_kind,
+)
+from limerank.data.infer_words import ITEM_NOUNS, REQUEST_WORDS, USER_NOUNS
+from limerank.data.sources.table_files import (
+    ENDINGS,
+    Dialect,
+    TableFile,
+    described,
+    find_files,
+    load,
+    open_file,
+    open_files,
+)
+from limerank.errors import DataError
+from limerank.schema import Kind, Role, TimeUnit
+
+SAMPLE_ROWS = 100_000
+SAMPLE_FILES = 8
+LEAST_ROWS_PER_REQUEST = 1.2
+LARGE_CATALOG = 1_000_000
+MANY_NEW_USERS = 0.5
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The column chosen for a key of the description, if one was found, and what to say about it."""
+
+    column: ColumnFacts | None = None
+    comment: str = ""
+    check: str = ""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """All that was decided about a log."""
+
+    tables: dict[str, str]
+    """The path of each table, as it was given."""
+    dialect: Dialect
+    sample: str
+    """What was looked at."""
+    whole: bool
+    """Whether that was every row."""
+    user: Chosen
+    item: Chosen
+    time: Chosen
+    time_unit: TimeUnit
+    request: Chosen
+    features: tuple[Decision, ...]
+    labels: tuple[Label, ...]
+    split_per_user: str
+    """Why to split per user rather than by time; empty when by time is fine."""
+    unfit: dict[str, str]
+    """Tables that do not fit the log, and why."""
+
+    @property
+    def todo(self) -> tuple[str, ...]:
+        """The keys a person has to fill in before the log can be prepared."""
+        found = {"user_id": self.user.column, "item_id": self.item.column, "time": self.time.column}
+        missing = [key for key, column in found.items() if column is None]
+        return (*missing, *([] if self.labels else ["tasks"]))
+
+
+def infer(log: str, items: str | None = None, users: str | None = None) -> Draft:
+    """Look at a log (file, folder or pattern) and the tables beside it."""
+    paths = _places(log, items, users)
+    files, dialect = _open(paths)
+    sample, looked_at, whole = _sample(files["events"])
+    tables = {name: load(its_files) for name, its_files in files.items() if name != "events"}
+    null_words = tuple(sorted({word for frame in (sample, *tables.values()) for word in null_words_of(frame)}))
+    columns = [facts_of(column, null_words) for column in sample.iter_columns()]
+    beside = {name: [facts_of(c, null_words) for c in table.iter_columns()] for name, table in tables.items()}
+
+    user = _choose_id(columns, USER_NOUNS, beside.get("users"))
+    item = _choose_id([c for c in columns if c is not user.column], ITEM_NOUNS, beside.get("items"))
+    unfit = _unfit(beside, {"users": user.column, "items": item.column})
+    beside = {name: facts for name, facts in beside.items() if name not in unfit}
+    rest = [facts for facts in columns if facts is not user.column and facts is not item.column]
+    time, unit, moments = _choose_time(rest)
+    rest = [facts for facts in rest if facts is not time.column]
+    entities = Entities.of(_values(item), _values(user), moments)
+    request = _choose_request(rest, entities)
+    if request.column is not None:
+        rest = [facts for facts in rest if facts is not request.column]
+        entities = entities.with_request(request.column.values)
+    labels = find_labels(rest, entities)
+    features = [
+        *_the_id_itself(item.column, beside.get("items")),
+        *_beside(beside.get("items"), item.column, Role.ITEM),
+        *_in_events(rest, entities, {label.facts.name for label in labels}, beside),
+        *_beside(beside.get("users"), user.column, Role.USER),
+    ]
+    return Draft(
+        tables={name: path for name, path in paths.items() if name not in unfit},
+        dialect=Dialect(dialect.separator, dialect.quote, null_words),
+        sample=looked_at,
+        whole=whole,
+        user=user,
+        item=item,
+        time=time,
+        time_unit=unit,
+        request=request,
+        features=tuple(features),
+        labels=tuple(labels),
+        split_per_user=_why_per_user(entities),
+        unfit=unfit,
+    )
+
+
+def _places(log: str, items: str | None, users: str | None) -> dict[str, str]:
+    """The tables' paths; a folder that holds `events` is a whole log, any other folder holds parts of the events."""
+    folder = Path(log)
+    given = {"events": log, "items": items, "users": users}
+    if folder.is_dir() and _default_in(folder, "events") is not None:
+        given["events"] = _default_in(folder, "events")
+        given["items"] = items or _default_in(folder, "items")
+        given["users"] = users or _default_in(folder, "users")
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def _default_in(folder: Path, name: str) -> str | None:
+    places = [folder / name, *(folder / f"{name}{ending}" for ending in ENDINGS)]
+    return next((str(place) for place in places if place.exists()), None)
+
+
+def _open(paths: dict[str, str]) -> tuple[dict[str, tuple[TableFile, ...]], Dialect]:
+    options = {"events": "--from", "items": "--items", "users": "--users"}
+    found = {name: find_files(Path(), [path], options[name], []) for name, path in paths.items()}
+    dialect = _separator_in(open_file(found["events"][0], Dialect()))
+    files = {name: open_files(its_paths, dialect) for name, its_paths in found.items()}
+    for file in (file for its_files in files.values() for file in its_files):
+        if file.is_csv and all(_is_number(column) for column in file.columns):
+            raise DataError(
+                f"{file.path}: the first line holds numbers, not the names of the columns; add a header line"
+            )
+    return files, dialect
+
+
+def _separator_in(file: TableFile) -> Dialect:
+    """The separator, when the usual one leaves a header in one piece."""
+    if not file.is_csv or len(file.columns) > 1:
+        return Dialect()
+    counts = {separator: file.columns[0].count(separator) for separator in ";\t|,"}
+    best = max(counts, key=lambda separator: counts[separator])
+    return Dialect(separator=best) if counts[best] else Dialect()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _sample(files: Sequence[TableFile]) -> tuple[pl.DataFrame, str, bool]:
+    """The first rows of some files, evenly chosen, a text that says so, and whether these are all rows."""
+    count = min(len(files), SAMPLE_FILES)
+    chosen = [files[number * len(files) // count] for number in range(count)]
+    most = SAMPLE_ROWS // count
+    frames = [file.head(most + 1) for file in chosen]
+    whole = count == len(files) and all(frame.height <= most for frame in frames)
+    try:
+        sample = pl.concat([frame.head(most) for frame in frames], how="diagonal_relaxed")
+    except pl.exceptions.PolarsError as broken:
+        names = described([file.path for file in chosen])
+        raise DataError(f"{names}: the files do not fit together ({str(broken).splitlines()[0]})") from None
+    if whole:
+        return sample, f"all {sample.height:,} rows", True
+    of_files = f"of each of {count} files" if count > 1 else "of the log"
+    return sample, f"the first {sample.height // count:,} rows {of_files}", False
+
+
+def _choose_id(columns: Sequence[ColumnFacts], nouns: Collection[str], table: list[ColumnFacts] | None) -> Chosen:
+    """By name, or as the one column that the table beside the log is keyed by."""
+    candidates = id_candidates(columns, nouns)
+    if table is not None:
+        keys = {facts.name for facts in table if facts.distinct == facts.rows}
+        in_both = [facts for facts in candidates if facts.name in keys]
+        in_both = in_both or [facts for facts in columns if facts.name in keys and facts.distinct > 1]
+        candidates = in_both or candidates
+    if not candidates:
+        return Chosen()
+    best = candidates[0]
+    check = ""
+    if best.written_as_floats:
+        check = "ids written as 1.0, which prepare refuses; write them as whole numbers"
+    elif len(candidates) > 1:
+        check = f"or is it '{candidates[1].name}'?"
+    return Chosen(best, best.summary(), check)
+
+
+def _unfit(beside: dict[str, list[ColumnFacts]], keys: dict[str, ColumnFacts | None]) -> dict[str, str]:
+    """Tables that cannot be joined with the log."""
+    unfit = {}
+    for name, table in beside.items():
+        key = keys[name]
+        column = next((facts for facts in table if key is not None and facts.name == key.name), None)
+        if key is None:
+            unfit[name] = f"it is not known which column of the log identifies {name}"
+        elif column is None:
+            unfit[name] = f"it has no column '{key.name}' as the log has; rename the one it identifies {name} by"
+        elif column.distinct < column.rows:
+            unfit[name] = f"some '{key.name}' stand in several of its rows or are empty; keep one row of each"
+        elif not set(key.values.drop_nulls().cast(pl.String)) & set(column.values.cast(pl.String)):
+            unfit[name] = f"no '{key.name}' of the log is in it; write ids the same way in both"
+    return unfit
+
+
+def _choose_time(columns: Sequence[ColumnFacts]) -> tuple[Chosen, TimeUnit, pl.Series | None]:
+    candidates = time_candidates(columns)
+    if not candidates:
+        return Chosen(), TimeUnit.MILLISECONDS, None
+    facts, unit, check = candidates[0]
+    try:
+        moments = times(facts.values.drop_nulls(), unit, Place("sample"))
+    except DataError as refused:
+        return Chosen(facts, facts.summary(), f"prepare will not read it: {refused}"), unit, None
+    first, last = (datetime.fromtimestamp(int(t) / 1000, UTC) for t in (moments.min(), moments.max()))  # type: ignore[arg-type]
+    comment = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}, e.g. {', '.join(facts.examples)}"
+    if facts.nulls:
+        check = check or f"empty in {facts.nulls:,} rows, which prepare refuses"
+        return Chosen(facts, comment, check), unit, None
+    return Chosen(facts, comment, check), unit, moments
+
+
+def _choose_request(columns: Sequence[ColumnFacts], entities: Entities) -> Chosen:
+    """A column whose values come back, always with one user and one time."""
+    if entities.request is None:
+        return Chosen()
+    found = []
+    for facts in columns:
+        repeats = facts.rows / max(facts.distinct, 1) >= LEAST_ROWS_PER_REQUEST and facts.distinct > 1
+        if repeats and not facts.nulls and facts.looks in (Looks.INTEGER, Looks.TEXT) and not is_time(facts):
+            named = bool(set(words_of(facts.name)) & REQUEST_WORDS)
+            if entities.is_constant(facts.values, entities.request):
+                found.append((not named, facts))
+    if not found:
+        return Chosen()
+    unnamed, best = min(found, key=lambda entry: entry[0])
+    check = "always one user and one time, but the name does not say what it is" if unnamed else ""
+    return Chosen(best, f"{best.summary()}; always one user and one time", check)
+
+
+def _the_id_itself(item: ColumnFacts | None, table: list[ColumnFacts] | None) -> list[Decision]:
+    if item is None:
+        return []
+    known = max(item.distinct, table[0].rows if table else 0)
+    if known < LARGE_CATALOG:
+        return [Decision(item, "the id itself", Role.ITEM)]
+    return [
+        Decision(item, "the id itself; hashed, because there are very many", Role.ITEM, Kind.HASHED, {"buckets": 2**20})
+    ]
+
+
+def _beside(table: list[ColumnFacts] | None, key: ColumnFacts | None, role: Role) -> list[Decision]:
+    """What the columns of an items or users table become."""
+    decisions = []
+    for facts in table or ():
+        if key is None or facts.name != key.name:
+            why_not = useless(facts, None)
+            decision = Decision(facts, f"from the {role.value}s table", role)
+            decisions.append(decision.left_out(why_not) if why_not else with_kind(decision, facts.rows))
+    return decisions
+
+
+def _in_events(
+    columns: Sequence[ColumnFacts], entities: Entities, label_names: set[str], beside: dict[str, list[ColumnFacts]]
+) -> list[Decision]:
+    decisions = []
+    elsewhere = {facts.name: name for name, table in beside.items() for facts in table}
+    for facts in columns:
+        if facts.name in elsewhere and facts.name not in label_names:
+            decisions.append(Decision(facts, f"taken from the {elsewhere[facts.name]} table instead"))
+            continue
+        why_not = useless(facts, entities.time)
+        if why_not:
+            decisions.append(Decision(facts, why_not))
+            continue
+        decision = role_in_events(facts, entities, is_label=facts.name in label_names)
+        decisions.append(with_kind(decision, entities.count(decision.role)))
+    order = {Role.ITEM: 0, Role.EVENT: 1, Role.USER: 2, Role.CONTEXT: 3, None: 4}
+    return sorted(decisions, key=lambda decision: order[decision.role])
+
+
+def _values(chosen: Chosen) -> pl.Series | None:
+    return None if chosen.column is None else chosen.column.values
+
+
+def _why_per_user(entities: Entities) -> str:
+    """Users that first appear at the end of the log make a poor test set for rankers that read histories."""
+    if entities.user is None or entities.time is None or len(entities.user) < 100:
+        return ""
+    frame = pl.DataFrame({"user": entities.user, "time": entities.time}).drop_nulls()
+    start = frame["time"].quantile(0.9)
+    seen = frame.filter(pl.col("time") <= start)["user"].unique()
+    end = frame.filter(pl.col("time") > start)["user"]
+    share = (~end.is_in(seen.implode())).sum() / max(len(end), 1)
+    if share <= MANY_NEW_USERS:
+        return ""
+    return f"in the last 10 % by time, {share:.0%} of the rows belong to users who were not there before"

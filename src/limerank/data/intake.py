@@ -1,0 +1,233 @@
+"""First pass over a raw log: check every value, turn texts into codes, leave small runs of numbers on disk.
+
+Memory holds one batch, the distinct ids and the distinct categories; never the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from limerank.data import columns
+from limerank.data.columns import Place
+from limerank.data.dictionary import Codes, Dictionary
+from limerank.data.encode import hash_texts
+from limerank.data.raw import EventFile, RawLog
+from limerank.data.ready_histories import HistoryIntake
+from limerank.data.splits import NO_PART, Part
+from limerank.errors import DataError, did_you_mean
+from limerank.progress import Bar
+from limerank.protocols import ByColumn
+from limerank.schema import Feature, Kind, Role, Schema
+
+USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
+EARLIEST_MODERN_TIME = 300_000_000_000  # 1979: later times beside ones a hundred times smaller are another unit
+
+
+@dataclass(frozen=True)
+class FeatureColumn:
+    """A column of the runs that holds an event or context feature."""
+
+    feature: Feature
+
+    @property
+    def name(self) -> str:
+        """Its name in the runs and, below `events/`, in the store."""
+        return f"{self.feature.role.value}.{self.feature.name}"
+
+
+def feature_columns(schema: Schema) -> list[FeatureColumn]:
+    """The features that stand in the events; event features of ready-made histories stand there instead."""
+    roles = [Role.CONTEXT] if schema.histories else [Role.EVENT, Role.CONTEXT]
+    return [FeatureColumn(feature) for role in roles for feature in schema.with_role(role)]
+
+
+class Intake:
+    """What one pass over the events found: runs of codes, dictionaries, counts, and features seen only in events."""
+
+    def __init__(self, raw: RawLog, folder: Path) -> None:
+        self.raw = raw
+        self.schema = raw.schema
+        self.folder = folder
+        self.runs: list[Path] = []
+        self.rows = 0
+        self.users, self.items = Dictionary(), Dictionary()
+        self.user_events, self.item_events = _Counts(), _Counts()
+        self.columns = feature_columns(raw.schema)
+        self.dictionaries = {c.name: Dictionary() for c in self.columns if c.feature.kind is Kind.CATEGORICAL}
+        self.item_values = _FirstSeen(raw, Role.ITEM)
+        self.user_values = _FirstSeen(raw, Role.USER)
+        self.first_time, self.last_time = 2**63 - 1, -1
+        self.histories = HistoryIntake(raw, folder, self.items) if raw.schema.histories else None
+
+    def read(self, bar: Bar) -> None:
+        """Read all events."""
+        try:
+            self._read(bar)
+        finally:
+            if self.histories is not None:
+                self.histories.close()
+
+    def _read(self, bar: Bar) -> None:
+        for file in self.raw.events:
+            self._check_columns(file)
+        for file in self.raw.events:
+            first_row = 1
+            for batch in file.batches():
+                if batch.height:
+                    self._take(batch, Place(file.name, first_row))
+                    first_row += batch.height
+                    bar.advance(batch.height)
+        if not self.rows:
+            names = ", ".join(file.name for file in self.raw.events) or "the log"
+            raise DataError(f"{names}: has no rows; a log needs at least one event")
+        self._check_one_unit()
+        if self.histories is not None:
+            self.histories.finish()
+
+    def _take(self, batch: pl.DataFrame, place: Place) -> None:
+        schema = self.schema
+        user = self.users.codes(columns.texts(batch[schema.user_id], place, identifies=True))
+        item = self.items.codes(columns.texts(batch[schema.item_id], place, identifies=True))
+        self.user_events.add(user)
+        self.item_events.add(item)
+        run = {USER: pl.Series(user), ITEM: pl.Series(item)}
+        time = None
+        if schema.time is not None:
+            time = columns.times(batch[schema.time], schema.time_unit, place)
+            self.first_time = min(self.first_time, int(time.min()))  # type: ignore[arg-type]
+            self.last_time = max(self.last_time, int(time.max()))  # type: ignore[arg-type]
+            run[TIME] = time
+        if schema.request_id is not None:
+            run[REQUEST] = columns.texts(batch[schema.request_id], place)
+        if isinstance(schema.split, ByColumn):
+            run[SPLIT] = part_codes(columns.texts(batch[schema.split.column], place), schema.split)
+        for task in schema.tasks:
+            run[f"label.{task.name}"] = columns.labels(batch[task.source_column], task, place)
+            if task.true_probability:
+                run[f"truth.{task.name}"] = columns.probabilities(batch[task.true_probability], place)
+        for column in self.columns:
+            run[column.name] = self._feature(column, batch, place)
+        if self.histories is not None:
+            run |= self.histories.take(batch, place)
+        self.item_values.take(batch, item, time, place)
+        self.user_values.take(batch, user, time, place)
+        path = self.folder / f"run-{len(self.runs):06}.arrow"
+        pl.DataFrame(run).write_ipc(path, compression="uncompressed")
+        self.runs.append(path)
+        self.rows += batch.height
+
+    def _feature(self, column: FeatureColumn, batch: pl.DataFrame, place: Place) -> pl.Series:
+        values = columns.clean(column.feature, batch[column.feature.source_column], place)
+        if column.feature.kind is Kind.CATEGORICAL:
+            return pl.Series(self.dictionaries[column.name].codes(values))
+        if column.feature.kind is Kind.HASHED:
+            return pl.Series(hash_texts(values, column.feature.bucket_count))
+        return values
+
+    def _check_columns(self, file: EventFile) -> None:
+        schema = self.schema
+        needed: list[str | None] = [schema.user_id, schema.item_id, schema.time, schema.request_id]
+        needed += [task.source_column for task in schema.tasks] + [task.true_probability for task in schema.tasks]
+        needed += [column.feature.source_column for column in self.columns]
+        if isinstance(schema.split, ByColumn):
+            needed.append(schema.split.column)
+        if schema.histories:
+            needed += [schema.histories.length] if schema.histories.length else schema.histories.columns
+        for column in needed:
+            if column is not None and column not in file.columns:
+                raise DataError(f"{file.name}: column '{column}' is missing{did_you_mean(column, file.columns)}")
+        for table, values in (("items", self.item_values), ("users", self.user_values)):
+            for feature in values.features:
+                if feature.source_column not in file.columns:
+                    given = (*values.table_columns, *file.columns)
+                    raise DataError(
+                        f"{self.raw.names[table]}: column '{feature.source_column}' of feature '{feature.name}' is "
+                        f"missing, and {file.name} has none either{did_you_mean(feature.source_column, given)}"
+                    )
+
+    def _check_one_unit(self) -> None:
+        first, last = self.first_time, self.last_time
+        if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / 100:
+            names = ", ".join(file.name for file in self.raw.events)
+            raise DataError(
+                f"{names}: time column '{self.schema.time}' goes from {_day(first)} to {_day(last)} when read as "
+                f"{self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
+            )
+
+
+def part_codes(values: pl.Series, split: ByColumn) -> pl.Series:
+    """The part each row's split column names."""
+    parts = {Part.TRAIN: split.train, Part.VALIDATION: split.validation, Part.TEST: split.test}
+    named = {value: part.code for part, listed in parts.items() for value in listed}
+    return values.replace_strict(list(named), list(named.values()), default=NO_PART, return_dtype=pl.UInt8)
+
+
+class _Counts:
+    """How often each code occurred."""
+
+    def __init__(self) -> None:
+        self.of_code: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def add(self, codes: Codes) -> None:
+        counted = np.bincount(codes, minlength=len(self.of_code))
+        counted[: len(self.of_code)] += self.of_code
+        self.of_code = counted
+
+
+class _FirstSeen:
+    """Item or user features that only the events know: for each id the values of its first event."""
+
+    def __init__(self, raw: RawLog, role: Role) -> None:
+        table = raw.items if role is Role.ITEM else raw.users
+        own_id = raw.schema.item_id if role is Role.ITEM else raw.schema.user_id
+        self.table_columns = table.columns if table is not None else []
+        known = {own_id, *self.table_columns}
+        self.features: Sequence[Feature] = [f for f in raw.schema.with_role(role) if f.source_column not in known]
+        self._table: pl.DataFrame | None = None
+        self._pending: list[pl.DataFrame] = []
+
+    def take(self, batch: pl.DataFrame, codes: Codes, time: pl.Series | None, place: Place) -> None:
+        """Note the features of a batch."""
+        if not self.features:
+            return
+        named = {f.name: columns.clean(f, batch[f.source_column], place) for f in self.features}
+        when = time if time is not None else pl.zeros(batch.height, pl.Int64, eager=True)
+        self._pending.append(self._first(pl.DataFrame({"code": pl.Series(codes), "when": when, **named})))
+        if self._table is None or sum(t.height for t in self._pending) > self._table.height:
+            self._reduce()
+
+    def table(self, texts: pl.Series, place: NDArray[np.int64], id_column: str) -> pl.DataFrame | None:
+        """Id and features, one row per id."""
+        if not self.features:
+            return None
+        self._reduce()
+        assert self._table is not None
+        ids = texts.gather(place[self._table["code"].to_numpy()]).alias(id_column)
+        return self._table.drop("code", "when").insert_column(0, ids)
+
+    def _reduce(self) -> None:
+        kept = [self._table] if self._table is not None else []
+        self._table = self._first(pl.concat([*kept, *self._pending]))
+        self._pending = []
+
+    def _first(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Per id the earliest row; among rows of one moment the smallest values, so that order does not matter."""
+        keys = [
+            pl.col(f.name).cast(pl.String) if f.kind is not Kind.VECTOR else pl.col(f.name).hash()
+            for f in self.features
+            if f.kind is not Kind.MULTI_VALUED
+        ]
+        keys += [pl.col(f.name).list.join("\x1f") for f in self.features if f.kind is Kind.MULTI_VALUED]
+        ordered = table.sort("code", "when", *keys)
+        return ordered.unique("code", keep="first", maintain_order=True)
+
+
+def _day(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d}"

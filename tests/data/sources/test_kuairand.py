@@ -1,0 +1,408 @@
+"""KuaiRand-1K on small files of exactly the published layout, with its quirks."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from limerank.data.eventlog import EventLog
+from limerank.data.prepare import prepare
+from limerank.data.raw import RawLog
+from limerank.data.sources.kuairand import download_kuairand, read_kuairand
+from limerank.data.web import Patience
+from limerank.errors import DataError, UsageError
+from limerank.progress import Progress
+from limerank.schema import Role
+
+QUIET = Progress(quiet=True)
+HASTY = Patience(attempts=1, pause=0.01, timeout=5)
+CHINA = timezone(timedelta(hours=8))
+FIRST_DAY = datetime(2022, 4, 8, tzinfo=CHINA)
+LOG_COLUMNS = [
+    "user_id",
+    "video_id",
+    "date",
+    "hourmin",
+    "time_ms",
+    "is_click",
+    "is_like",
+    "is_follow",
+    "is_comment",
+    "is_forward",
+    "is_hate",
+    "long_view",
+    "play_time_ms",
+    "duration_ms",
+    "profile_stay_time",
+    "comment_stay_time",
+    "is_profile_enter",
+    "is_rand",
+    "tab",
+]
+USER_COLUMNS = (
+    "user_id,user_active_degree,is_lowactive_period,is_live_streamer,is_video_author,follow_user_num,"
+    "follow_user_num_range,fans_user_num,fans_user_num_range,friend_user_num,friend_user_num_range,register_days,"
+    "register_days_range," + ",".join(f"onehot_feat{number}" for number in range(18))
+).split(",")
+VIDEO_COLUMNS = [
+    "video_id",
+    "author_id",
+    "video_type",
+    "upload_dt",
+    "upload_type",
+    "visible_status",
+    "video_duration",
+    "server_width",
+    "server_height",
+    "music_id",
+    "music_type",
+    "tag",
+]
+Row = dict[str, object]
+
+
+def shown(user: int, video: int, moment: datetime, **changes: object) -> Row:
+    """One row of a log; the record is written in the hour in which the video is shown."""
+    values: Row = dict.fromkeys(LOG_COLUMNS, 0)
+    return {
+        **values,
+        "user_id": user,
+        "video_id": video,
+        "date": moment.strftime("%Y%m%d"),
+        "hourmin": moment.hour * 100,
+        "time_ms": int(moment.timestamp() * 1000),
+        "is_click": (user + video + moment.day) % 2,
+        "play_time_ms": 3000,
+        "duration_ms": 12000,
+        "tab": 1,
+        **changes,
+    }
+
+
+def user_row(user: int) -> Row:
+    values: Row = {**dict.fromkeys(USER_COLUMNS, 0), **{f"onehot_feat{n}": "1.0" for n in (4, *range(12, 18))}}
+    ranges = {"follow_user_num_range": "(10,50]", "fans_user_num_range": "[10,100)", "register_days_range": "730+"}
+    return {**values, "user_id": user, "user_active_degree": "full_active", "is_live_streamer": -124, **ranges}
+
+
+def video_row(video: int, **changes: object) -> Row:
+    values: Row = dict.fromkeys(VIDEO_COLUMNS, 1)
+    texts = {"video_type": "NORMAL", "upload_dt": "2022-03-01", "upload_type": "ShortImport"}
+    return {**values, "video_id": video, "author_id": 100 + video, **texts, "video_duration": 17200.0, **changes}
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row], compressed: bool) -> None:
+    def cell(value: object) -> str:
+        text = "" if value is None else str(value)
+        return f'"{text}"' if "," in text else text
+
+    lines = [",".join(columns), *(",".join(cell(row[column]) for column in columns) for row in rows)]
+    text = "\n".join(lines) + "\n"
+    if compressed:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+
+
+def write_kuairand(
+    folder: Path,
+    events: Sequence[Row],
+    *,
+    random: Sequence[Row] = (),
+    users: Sequence[Row] | None = None,
+    videos: Sequence[Row] | None = None,
+    compressed: bool = False,
+) -> Path:
+    """`KuaiRand-1K/data` below `folder`: two standard logs cut at 22 April, the random log and the features."""
+    data = folder / "KuaiRand-1K" / "data"
+    data.mkdir(parents=True)
+    both = [*events, *random]
+    users = users or [user_row(user) for user in sorted({int(str(row["user_id"])) for row in both})]
+    videos = videos or [video_row(video) for video in sorted({int(str(row["video_id"])) for row in both})]
+    second = int((FIRST_DAY + timedelta(days=14)).timestamp() * 1000)
+    for name, columns, rows in (
+        ("log_standard_4_08_to_4_21_1k", LOG_COLUMNS, [r for r in events if int(str(r["time_ms"])) < second]),
+        ("log_standard_4_22_to_5_08_1k", LOG_COLUMNS, [r for r in events if int(str(r["time_ms"])) >= second]),
+        ("log_random_4_22_to_5_08_1k", LOG_COLUMNS, random),
+        ("user_features_1k", USER_COLUMNS, users),
+        ("video_features_basic_1k", VIDEO_COLUMNS, videos),
+    ):
+        write_csv(data / f"{name}.csv", columns, rows, compressed)
+    (data / "video_features_statistic_1k.csv").write_text("video_id,counts,show_cnt\n1,66,75.212\n")
+    (folder / "KuaiRand-1K" / "load_data_1k.py").write_text("")
+    return folder
+
+
+def a_month() -> list[Row]:
+    """Two users see videos 1 and 2 on each of 31 days at 23:00; videos 29 and 30 are shown so often in all."""
+    rows = [
+        shown(user, video, FIRST_DAY + timedelta(days=day, hours=23, minutes=video))
+        for user in (7, 8)
+        for day in range(31)
+        for video in (1, 2)
+    ]
+    for often in (29, 30):
+        rows += [shown(7, often, FIRST_DAY + timedelta(days=n, hours=1, seconds=often)) for n in range(often)]
+    return rows
+
+
+def events_of(raw: RawLog) -> pl.DataFrame:
+    return pl.concat([batch for file in raw.events for batch in file.batches()])
+
+
+def days_of(log: EventLog, part: int) -> set[int]:
+    """The days of the log, from 1, whose requests belong to a part."""
+    time = log.column("events/time")[log.column("requests/start")[:-1].astype(np.int64)]
+    day = (np.asarray(time).astype(np.int64) - int(FIRST_DAY.timestamp() * 1000)) // 86_400_000 + 1
+    return set(day[log.column("requests/part") == part].tolist())
+
+
+def test_what_becomes_what(tmp_path: Path) -> None:
+    moment = FIRST_DAY + timedelta(days=1, hours=4, minutes=5)  # Saturday 2022-04-09
+    rows = [
+        shown(7, 1, moment, play_time_ms=36000, is_click=1, is_like=1, long_view=1, tab=4),
+        shown(7, 2, moment + timedelta(days=20), is_click=0, duration_ms=0),
+    ]
+    videos = [video_row(1, tag="12,65"), video_row(2, tag=None, video_duration=None, music_type="")]
+    raw = read_kuairand(write_kuairand(tmp_path, rows, videos=videos))
+    events = events_of(raw)
+    assert events.select("user_id", "video_id", "is_click", "is_like", "long_view", "tab").rows() == [
+        ("7", "1", "1", "1", "1", "4"),
+        ("7", "2", "0", "0", "0", "1"),
+    ]
+    assert events["watch_ratio"].to_list() == [3.0, None]
+    assert events["hour"].to_list() == [4, 4]
+    assert events["weekday"].to_list() == [6, 5]
+    assert not {"date", "hourmin", "play_time_ms", "duration_ms", "is_rand", "comment_stay_time"} & set(events.columns)
+    assert [file.rows for file in raw.events] == [1, 1]
+    assert raw.items is not None
+    assert raw.items.select("video_id", "author_id", "video_duration", "tag").rows() == [
+        ("1", "101", "17200.0", "12,65"),
+        ("2", "102", None, None),
+    ]
+    names = {role: {feature.name for feature in raw.schema.with_role(role)} for role in Role}
+    assert len(names[Role.USER]) == 26
+    assert "follow_user_num" not in names[Role.USER]
+    assert names[Role.EVENT] >= {"is_hate", "is_profile_enter", "watch_ratio"}
+    assert names[Role.CONTEXT] == {"hour", "weekday", "tab"}
+    assert [task.name for task in raw.schema.tasks] == ["is_click", "long_view"]
+    assert any("averages over the whole month" in note for note in raw.notes)
+
+
+def test_the_hour_is_when_it_was_shown_not_when_it_was_recorded(tmp_path: Path) -> None:
+    """In real KuaiRand records, a video shown late in an hour usually bears the next hour, some days the next date."""
+    rows = [
+        shown(7, 1, datetime(2022, 4, 10, 23, 55, tzinfo=CHINA), date=20220411, hourmin=0),
+        shown(7, 1, datetime(2022, 4, 11, 4, 30, tzinfo=CHINA), hourmin=400),
+        shown(7, 1, datetime(2022, 4, 11, 23, 58, tzinfo=CHINA), hourmin=2359),
+    ]
+    folder = write_kuairand(tmp_path, rows)
+    assert events_of(read_kuairand(folder)).select("hour", "weekday").rows() == [(23, 7), (4, 1), (23, 1)]
+    logged = read_kuairand(folder, clock="logged")
+    assert events_of(logged).select("hour", "weekday").rows() == [(0, 1), (4, 1), (23, 1)]
+    assert logged.origin["clock"] == "logged"
+    assert any("depend a little on the outcome" in note for note in logged.notes)
+
+
+def test_records_of_one_millisecond_with_other_context_are_other_requests(tmp_path: Path) -> None:
+    moment = FIRST_DAY + timedelta(hours=5)
+    rows = [
+        *(shown(7, video, FIRST_DAY + timedelta(days=day)) for day in range(31) for video in (1, 2)),
+        shown(7, 1, moment, tab=1),
+        shown(7, 2, moment, tab=2),
+        shown(7, 2, moment, tab=2, hourmin=600),
+    ]
+    folder = write_kuairand(tmp_path / "raw", rows)
+    log = prepare(read_kuairand(folder), tmp_path / "out")
+    assert log.manifest.counts["requests"] == 31 + 2
+    assert sorted(np.diff(log.column("requests/start")).tolist()) == [1] + [2] * 32
+    logged = prepare(read_kuairand(folder, clock="logged"), tmp_path / "logged")
+    assert logged.manifest.counts["requests"] == 31 + 3, "by its record, the last one belongs to another hour"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_paper_protocol(tmp_path: Path, compressed: bool) -> None:
+    folder = write_kuairand(tmp_path / "raw", a_month(), compressed=compressed)
+    log = prepare(read_kuairand(folder), tmp_path / "out")
+    assert log.manifest.origin["protocol"] == "paper"
+    assert [days_of(log, part) for part in range(4)] == [
+        set(range(1, 14)),
+        {14},
+        {30, 31},
+        set(range(15, 30)),
+    ]
+    assert set(log.item_ids.to_list()[1:]) == {"1", "2", "30"}, "29 interactions are too few, 30 are enough"
+    assert log.manifest.dropped["events"] == 29
+    users = log.column("requests/user")
+    first_of_last_user = log.column("requests/start")[np.flatnonzero(users == users[-1])[0]]
+    history = int(log.column("requests/history_end")[-1]) - int(first_of_last_user)
+    assert history == 61, "the days between train and test are in the history of a test request"
+
+
+def test_whole_log_protocol(tmp_path: Path) -> None:
+    log = prepare(read_kuairand(write_kuairand(tmp_path / "raw", a_month()), protocol="whole-log"), tmp_path / "out")
+    assert [days_of(log, part) for part in range(4)] == [set(range(1, 29)), {29}, {30, 31}, set()]
+    assert log.manifest.origin["protocol"] == "whole-log"
+
+
+def test_first_16_days_protocol(tmp_path: Path) -> None:
+    raw = read_kuairand(write_kuairand(tmp_path / "raw", a_month()), protocol="first-16-days", minimum_item_events=16)
+    log = prepare(raw, tmp_path / "out")
+    assert [days_of(log, part) for part in range(4)] == [set(range(1, 14)), {14}, {15, 16}, set()]
+    assert log.manifest.counts["events"] == 2 * 2 * 16 + 2 * 16
+    raw = read_kuairand(tmp_path / "raw", protocol="first-16-days", minimum_item_events=17)
+    assert set(prepare(raw, tmp_path / "less").item_ids.to_list()[1:]) == {"1", "2"}, "only what is read is counted"
+
+
+def test_encoded_values(tmp_path: Path) -> None:
+    videos = [video_row(1, tag="12,65"), video_row(2, tag="65", video_duration=None)]
+    videos += [video_row(29), video_row(30, tag=None)]
+    log = prepare(read_kuairand(write_kuairand(tmp_path / "raw", a_month(), videos=videos)), tmp_path / "out")
+    encoders = {encoder.name: encoder for encoder in log.encoders.of(Role.ITEM)}
+    tags = log.item_table.lists[0]
+    of_item = {
+        name: [encoders["tag"].decode(int(v)) for v in tags.values[tags.offsets[row] : tags.offsets[row + 1]]]
+        for row, name in enumerate(log.item_ids.to_list())
+        if row
+    }
+    assert of_item == {"1": ["12", "65"], "2": ["65"], "30": []}
+    hours = {encoder.name: encoder for encoder in log.encoders.of(Role.CONTEXT)}["hour"]
+    assert {hours.decode(int(v)) for v in np.unique(log.column("events/context.hour"))} == {"1", "23"}
+    place = [encoder.name for encoder in log.encoders.of(Role.ITEM)].index("video_duration")
+    known, unknown = (log.item_ids.to_list().index(name) for name in ("1", "2"))
+    assert int(log.item_table.indices[unknown, place]) == 1
+    assert int(log.item_table.indices[known, place]) > 1
+    streamer = [encoder.name for encoder in log.encoders.of(Role.USER)].index("is_live_streamer")
+    assert log.encoders.of(Role.USER)[streamer].decode(int(log.user_table.indices[1, streamer])) == "-124"
+
+
+def test_the_random_log_is_read_only_on_demand(tmp_path: Path) -> None:
+    random = [shown(7, 1, FIRST_DAY + timedelta(days=20, minutes=n), is_rand=1) for n in range(3)]
+    folder = write_kuairand(tmp_path / "raw", a_month(), random=random)
+    without, included = read_kuairand(folder), read_kuairand(folder, include_random=True)
+    assert events_of(included).height == events_of(without).height + 3
+    assert (without.origin["random_log"], included.origin["random_log"]) == (False, True)
+    assert any("randomly shown" in note for note in without.notes)
+    assert not any("randomly shown" in note for note in included.notes)
+
+
+def test_the_folder_its_parent_or_its_data(tmp_path: Path) -> None:
+    write_kuairand(tmp_path, [shown(7, 1, FIRST_DAY)])
+    for folder in (tmp_path, tmp_path / "KuaiRand-1K", tmp_path / "KuaiRand-1K" / "data"):
+        assert events_of(read_kuairand(folder)).height == 1
+    with pytest.raises(DataError, match=r"holds no log_standard_4_08_to_4_21_1k\.csv.*--download"):
+        read_kuairand(tmp_path / "elsewhere")
+    (tmp_path / "KuaiRand-1K" / "data" / "user_features_1k.csv").unlink()
+    with pytest.raises(DataError, match=r"user_features_1k\.csv: no such file"):
+        read_kuairand(tmp_path)
+
+
+def test_tasks_and_choices(tmp_path: Path) -> None:
+    folder = write_kuairand(tmp_path, [shown(7, 1, FIRST_DAY)])
+    raw = read_kuairand(folder, tasks=("long_view", "is_like"))
+    assert [task.name for task in raw.schema.tasks] == ["long_view", "is_like"]
+    with pytest.raises(UsageError, match="--tasks is_liked: no such feedback; did you mean 'is_like'"):
+        read_kuairand(folder, tasks=("is_liked",))
+    with pytest.raises(UsageError, match="at least one"):
+        read_kuairand(folder, tasks=())
+    with pytest.raises(UsageError, match="each once"):
+        read_kuairand(folder, tasks=("is_click", "is_click"))
+    with pytest.raises(UsageError, match="--protocol papers: no such choice; did you mean 'paper'"):
+        read_kuairand(folder, protocol="papers")
+    with pytest.raises(UsageError, match="--clock"):
+        read_kuairand(folder, clock="sun")
+
+
+def test_wrong_values_are_named(tmp_path: Path) -> None:
+    folder = write_kuairand(tmp_path / "a", [shown(7, 1, FIRST_DAY, play_time_ms="long")])
+    with pytest.raises(DataError, match=r"log_standard_4_08_to_4_21_1k\.csv: cannot be read .*play_time_ms"):
+        events_of(read_kuairand(folder))
+    folder = write_kuairand(tmp_path / "b", [shown(7, 1, FIRST_DAY, hourmin=2460)])
+    with pytest.raises(DataError, match="column 'hourmin' has the hour 24; it should be HHMM"):
+        events_of(read_kuairand(folder, clock="logged"))
+    folder = write_kuairand(tmp_path / "c", [shown(7, 1, FIRST_DAY)])
+    log = folder / "KuaiRand-1K" / "data" / "log_standard_4_08_to_4_21_1k.csv"
+    log.write_text(log.read_text().replace("long_view", "longview"))
+    with pytest.raises(DataError, match="column 'long_view' is missing; did you mean 'longview'"):
+        read_kuairand(folder)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The real command in a real process."""
+    command = [sys.executable, "-c", "from limerank.cli import main; main()", "prepare", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    write_kuairand(tmp_path / "raw", a_month())
+    place = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
+    done = run("kuairand-1k", *place, "--protocol", "whole-log", "--tasks", "long_view, is_like", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["events"] == 2 * 2 * 31 + 30
+    log = EventLog.open(tmp_path / "out")
+    assert [task.name for task in log.schema.tasks] == ["long_view", "is_like"]
+    assert log.manifest.origin["protocol"] == "whole-log"
+    shown_notes = run("kuairand-1k", *place, "--overwrite").stderr
+    assert "note: protocol paper: the first 14 days train" in shown_notes
+    refused = run("kuairand-1k", "--raw", tmp_path / "nowhere", "--out", tmp_path / "other")
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+
+
+@pytest.fixture
+def zenodo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A server of files; its folder and its address."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            return None
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_download_to_dataset(zenodo: tuple[Path, str], tmp_path: Path) -> None:
+    served, home = zenodo
+    source = write_kuairand(tmp_path / "made", a_month())
+    with tarfile.open(served / "content", "w:gz") as archive:
+        archive.add(source / "KuaiRand-1K", "KuaiRand-1K")
+    digest = hashlib.md5((served / "content").read_bytes()).hexdigest()
+    entry = {"id": "x", "key": "KuaiRand-1K.tar.gz", "size": 1, "checksum": f"md5:{digest}"}
+    other = {"id": "y", "key": "KuaiRand-Pure.tar.gz", "size": 1, "checksum": "md5:0"}
+    described = {"id": 1, "files": [other, {**entry, "links": {"self": f"{home}/content"}}]}
+    (served / "record").write_text(json.dumps(described))
+    fetch = partial(download_kuairand, progress=QUIET, record=f"{home}/record", patience=HASTY)
+    folder = fetch(tmp_path / "raw", md5=digest)
+    assert [path.name for path in (tmp_path / "raw").iterdir()] == ["KuaiRand-1K"]
+    assert not (folder / "data" / "video_features_statistic_1k.csv").exists(), "3 GB that are not needed"
+    assert events_of(read_kuairand(tmp_path / "raw")).height == len(a_month())
+    (served / "content").unlink()
+    assert fetch(tmp_path / "raw") == folder, "not fetched twice"
+    with pytest.raises(DataError, match=f"has the MD5 {digest}, but the file this was written for has 6b0b9c82"):
+        fetch(tmp_path / "again")
+    for text in ("<html>", "{}", '{"files": [{"key": "other"}]}', '{"files": [{"key": "KuaiRand-1K.tar.gz"}]}'):
+        (served / "record").write_text(text)
+        with pytest.raises(DataError, match="does not describe a file KuaiRand-1K.tar.gz; download it in a browser"):
+            fetch(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
