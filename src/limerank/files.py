@@ -41,7 +41,7 @@ def write_text(path: Path, text: str) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    _fsync_directory(path.parent)
+    fsync(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -113,7 +113,7 @@ def _swap_in(staging: Path, final: Path) -> None:
         if retired.exists():
             retired.rename(final)
         raise
-    _fsync_directory(final.parent)
+    fsync(final.parent)
     shutil.rmtree(retired, ignore_errors=True)
 
 
@@ -140,10 +140,13 @@ def sha256_of_file(path: Path) -> str:
 def record_files(directory: Path) -> list[FileRecord]:
     """A record for every file below a directory, in a fixed order."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [
-        FileRecord(path=path.relative_to(directory).as_posix(), bytes=path.stat().st_size, sha256=sha256_of_file(path))
-        for path in files
-    ]
+    return [record_file(directory, path.relative_to(directory).as_posix()) for path in files]
+
+
+def record_file(directory: Path, name: str) -> FileRecord:
+    """A record for one file below a directory."""
+    path = directory / name
+    return FileRecord(path=name, bytes=path.stat().st_size, sha256=sha256_of_file(path))
 
 
 def check_files(
@@ -173,19 +176,13 @@ def digest_of(*parts: str | bytes) -> str:
 
 def _fsync_tree(directory: Path) -> None:
     for path in sorted(directory.rglob("*")):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        else:
-            _fsync_directory(path)
-    _fsync_directory(directory)
+        fsync(path)
+    fsync(directory)
 
 
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Make sure that a file or the entries of a directory survive a crash."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -281,6 +281,7 @@ def test_columns_that_cannot_help_are_left_out_with_the_reason(tmp_path: Path) -
         date=pl.Series([f"{moment:%Y%m%d}" for moment in MOMENTS]),
         logged_at=pl.col("timestamp") + 5,
         pctr=pl.Series(NOISE.random(EVENTS.height)),
+        broken=pl.Series([1.5, float("inf"), 2.5] * (EVENTS.height // 3)),
     )
     _, description, lines = looked_at(frame, tmp_path)
     assert set(features(description)) == {"item_id", "click"}
@@ -291,6 +292,7 @@ def test_columns_that_cannot_help_are_left_out_with_the_reason(tmp_path: Path) -
         "date": "only grows with time",
         "logged_at": "a time",
         "pctr": "looks like a probability",
+        "broken": "holds NaN or infinite values",
     }.items():
         assert f"left out: {reason}" in line_of(lines, f"{{name: {column}}}")
 
@@ -456,7 +458,7 @@ def test_a_log_whose_users_come_one_after_the_other_is_split_per_user(tmp_path: 
 
 
 def test_several_files_are_sampled_evenly_and_written_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from limerank.data import infer as module
+    from limerank.data import infer_sample as module
 
     monkeypatch.setattr(module, "SAMPLE_ROWS", 100)
     monkeypatch.chdir(tmp_path)

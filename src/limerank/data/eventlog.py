@@ -224,12 +224,15 @@ class EventLog:
         return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
 
 
+def fingerprint_of(manifest: Manifest, records: list[files.FileRecord]) -> str:
+    """A hash over the meaning of a dataset and the content of its files."""
+    schema = manifest.dataset_schema.model_dump_json()
+    return files.digest_of(schema, *(f"{record.path} {record.sha256}" for record in records))
+
+
 def seal(folder: Path, manifest: Manifest) -> Manifest:
     """Record every file of a dataset that is being written, fingerprint it and write the manifest last."""
     records = [record for record in files.record_files(folder) if record.path != MANIFEST]
-    fingerprint = files.digest_of(
-        manifest.dataset_schema.model_dump_json(), *(f"{record.path} {record.sha256}" for record in records)
-    )
-    sealed = manifest.model_copy(update={"files": records, "fingerprint": fingerprint})
+    sealed = manifest.model_copy(update={"files": records, "fingerprint": fingerprint_of(manifest, records)})
     files.write_json(folder / MANIFEST, sealed.model_dump(mode="json"))
     return sealed

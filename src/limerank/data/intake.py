@@ -51,7 +51,8 @@ def feature_columns(schema: Schema) -> list[FeatureColumn]:
 class Intake:
     """What one pass over the events found: runs of codes, dictionaries, counts, and features seen only in events."""
 
-    def __init__(self, raw: RawLog, folder: Path) -> None:
+    def __init__(self, raw: RawLog, folder: Path, *, partial: bool = False) -> None:
+        """With `partial`, what describes items and users may be missing: the dataset knows most of them already."""
         self.raw = raw
         self.schema = raw.schema
         self.folder = folder
@@ -61,8 +62,8 @@ class Intake:
         self.user_events, self.item_events = _Counts(), _Counts()
         self.columns = feature_columns(raw.schema)
         self.dictionaries = {c.name: Dictionary() for c in self.columns if c.feature.kind is Kind.CATEGORICAL}
-        self.item_values = _FirstSeen(raw, Role.ITEM)
-        self.user_values = _FirstSeen(raw, Role.USER)
+        self.item_values = _FirstSeen(raw, Role.ITEM, partial)
+        self.user_values = _FirstSeen(raw, Role.USER, partial)
         self.first_time, self.last_time = 2**63 - 1, -1
         self.histories = HistoryIntake(raw, folder, self.items) if raw.schema.histories else None
 
@@ -184,12 +185,17 @@ class _Counts:
 class _FirstSeen:
     """Item or user features that only the events know: for each id the values of its first event."""
 
-    def __init__(self, raw: RawLog, role: Role) -> None:
+    def __init__(self, raw: RawLog, role: Role, partial: bool) -> None:
         table = raw.items if role is Role.ITEM else raw.users
         own_id = raw.schema.item_id if role is Role.ITEM else raw.schema.user_id
         self.table_columns = table.columns if table is not None else []
         known = {own_id, *self.table_columns}
-        self.features: Sequence[Feature] = [f for f in raw.schema.with_role(role) if f.source_column not in known]
+        given = set.intersection(*(set(file.columns) for file in raw.events)) if partial and raw.events else None
+        self.features: Sequence[Feature] = [
+            feature
+            for feature in raw.schema.with_role(role)
+            if feature.source_column not in known and (given is None or feature.source_column in given)
+        ]
         self._table: pl.DataFrame | None = None
         self._pending: list[pl.DataFrame] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.sources import table
-from limerank.data.sources.table import read_table_log, write_table_log
+from limerank.data.sources.table import Tables, read_table_log, write_table_log
 from limerank.errors import DataError, UsageError
-from limerank.protocols import Days
-from limerank.schema import Feature, Kind, Role, Schema, Task
+from limerank.protocols import ByColumn, Days, GlobalTime, LastEvents, LastFraction
+from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
 
 DESCRIPTION: dict[str, Any] = {
     "features": [
@@ -489,6 +490,18 @@ def test_the_wrong_separator_is_guessed_from_the_header(folder: Path) -> None:
 def test_a_wrong_key(folder: Path, changes: dict[str, Any], expected: str) -> None:
     describe(folder, **changes)
     assert expected in refused(folder)
+
+
+def test_the_how_to_names_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-own-log.md").read_text()
+    models = (Schema, Feature, Task, Histories, GlobalTime, Days, LastEvents, LastFraction, ByColumn)
+    keys = {key for model in models for key in model.model_fields} | {
+        "tables.events",
+        *(f"tables.{key}" for key in Tables.model_fields if key in ("separator", "quote", "null_values")),
+    }
+    without_blocks = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    code = " ".join(re.findall(r"`([^`\n]+)`", without_blocks))
+    assert not {key for key in keys if not re.search(rf"(?<![\w.]){re.escape(key)}\b", code)}
 
 
 # Writing such a folder.

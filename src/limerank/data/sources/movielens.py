@@ -30,8 +30,8 @@ SPLITS: dict[str, Split] = {
     "global_time": GlobalTime(),
 }
 LICENSE_NOTE = (
-    "MovieLens belongs to GroupLens: for research, not to be redistributed or used commercially without permission; "
-    "cite Harper and Konstan 2015 (docs/datasets/movielens.md)"
+    "MovieLens belongs to GroupLens: for research, not for commerce without permission, most editions not to be "
+    "redistributed (see the README in the archive); cite Harper and Konstan 2015 (docs/datasets/movielens.md)"
 )
 
 
@@ -92,7 +92,7 @@ def read_movielens(folder: Path, *, positive_from: float = 4.0, split: str = "la
     if users is None:
         notes.append("there is no file about the users, so there are no user features")
     if split == "global_time":
-        notes.append("most users rate on one day only: split by time, many test users were never seen in train")
+        notes.append("many users rate on one day only: split by time, most test rows are of users never seen in train")
     lines = count_lines(ratings)
     rows = lines - bool(layout.header) if lines else None
     return RawLog(

@@ -206,7 +206,7 @@ def _matches(base: Path, pattern: str, key: str) -> list[Path]:
         raise DataError(f"{place}: no such file or folder; correct {key}, whose paths are relative to {base}")
     anchor = Path(pattern).anchor
     matches = Path(anchor).glob(pattern[len(anchor) :]) if anchor else base.glob(pattern)
-    found = sorted(match for match in matches if not _is_hidden(match))
+    found = sorted(match for match in matches if _is_hidden(Path(pattern)) or not _is_hidden(match))
     if not found:
         raise DataError(f"{place}: no file matches; correct {key}, whose paths are relative to {base}")
     return found

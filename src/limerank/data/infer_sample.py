@@ -1,0 +1,87 @@
+"""The tables of a log that nobody has described: found, opened, and a sample of the events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from limerank.data.sources.table_files import (
+    ENDINGS,
+    Dialect,
+    TableFile,
+    described,
+    find_files,
+    open_file,
+    open_files,
+)
+from limerank.errors import DataError
+
+SAMPLE_ROWS = 100_000
+SAMPLE_FILES = 8
+
+
+def places_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
+    """The tables' paths; a folder that holds `events` is a whole log, any other folder holds parts of the events."""
+    folder = Path(log)
+    given = {"events": log, "items": items, "users": users}
+    if folder.is_dir() and _default_in(folder, "events") is not None:
+        given["events"] = _default_in(folder, "events")
+        given["items"] = items or _default_in(folder, "items")
+        given["users"] = users or _default_in(folder, "users")
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def _default_in(folder: Path, name: str) -> str | None:
+    places = [folder / name, *(folder / f"{name}{ending}" for ending in ENDINGS)]
+    return next((str(place) for place in places if place.exists()), None)
+
+
+def open_tables(paths: dict[str, str]) -> tuple[dict[str, tuple[TableFile, ...]], Dialect]:
+    """The files of each table, and how their CSV is written."""
+    options = {"events": "--from", "items": "--items", "users": "--users"}
+    found = {name: find_files(Path(), [path], options[name], []) for name, path in paths.items()}
+    dialect = _separator_in(open_file(found["events"][0], Dialect()))
+    files = {name: open_files(its_paths, dialect) for name, its_paths in found.items()}
+    for file in (file for its_files in files.values() for file in its_files):
+        if file.is_csv and all(_is_number(column) for column in file.columns):
+            raise DataError(
+                f"{file.path}: the first line holds numbers, not the names of the columns; add a header line"
+            )
+    return files, dialect
+
+
+def _separator_in(file: TableFile) -> Dialect:
+    """The separator, when the usual one leaves a header in one piece."""
+    if not file.is_csv or len(file.columns) > 1:
+        return Dialect()
+    counts = {separator: file.columns[0].count(separator) for separator in ";\t|,"}
+    best = max(counts, key=lambda separator: counts[separator])
+    return Dialect(separator=best) if counts[best] else Dialect()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def sample_of(files: Sequence[TableFile]) -> tuple[pl.DataFrame, str, bool]:
+    """The first rows of some files, evenly chosen, a text that says so, and whether these are all rows."""
+    count = min(len(files), SAMPLE_FILES)
+    chosen = [files[number * len(files) // count] for number in range(count)]
+    most = SAMPLE_ROWS // count
+    frames = [file.head(most + 1) for file in chosen]
+    whole = count == len(files) and all(frame.height <= most for frame in frames)
+    try:
+        sample = pl.concat([frame.head(most) for frame in frames], how="diagonal_relaxed")
+    except pl.exceptions.PolarsError as broken:
+        names = described([file.path for file in chosen])
+        raise DataError(f"{names}: the files do not fit together ({str(broken).splitlines()[0]})") from None
+    if whole:
+        return sample, f"all {sample.height:,} rows", True
+    of_files = f"of each of {count} files" if count > 1 else "of the log"
+    return sample, f"the first {sample.height // count:,} rows {of_files}", False

@@ -1,0 +1,83 @@
+"""Several segments to one: the integers are copied in order, nothing is encoded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limerank.data import catalog
+from limerank.data.column_files import ColumnWriter, map_column, save_column
+from limerank.data.eventlog import EventLog, SegmentFacts
+from limerank.data.ranges import expand_ranges
+
+USERS_PER_BLOCK = 20_000
+
+Ints = NDArray[np.int64]
+
+
+def merge_segments(log: EventLog, folder: Path, name: str) -> SegmentFacts:
+    """Write one segment that says what all segments of a dataset say together."""
+    counts = log.manifest.counts
+    per_segment = _events_of_users(log, counts["users"])
+    begins, ends = per_segment[..., 0], per_segment[..., 1]
+    _merge_events(log, folder, begins, ends)
+    sizes = ends - begins
+    user_offsets = np.concatenate([[0], np.cumsum(sizes.sum(1))])
+    _merge_requests(log, folder, begins, sizes, user_offsets)
+    save_column(folder, "requests/user_offsets", user_offsets)
+    for table in ("items", "users"):
+        _merge_table(log, folder, table)
+    catalog.write_ids(folder / "item_ids.arrow", log.item_ids)
+    catalog.write_ids(folder / "user_ids.arrow", log.user_ids)
+    return SegmentFacts(name=name, **{key: counts[key] for key in ("events", "requests", "items", "users")})
+
+
+def _events_of_users(log: EventLog, users: int) -> Ints:
+    """[users, segments, 2]: where each user's events begin and end, counted through all segments."""
+    ranges = np.zeros((users, len(log.segments), 2), dtype=np.int64)
+    base = 0
+    for place, (segment, facts) in enumerate(zip(log.segments, log.manifest.segments, strict=True)):
+        offsets = map_column(segment / "requests/user_offsets.npy").astype(np.int64) + base
+        ranges[: len(offsets) - 1, place, 0], ranges[: len(offsets) - 1, place, 1] = offsets[:-1], offsets[1:]
+        base += facts.events
+    return ranges
+
+
+def _merge_events(log: EventLog, folder: Path, begins: Ints, ends: Ints) -> None:
+    for path in sorted((log.segments[0] / "events").iterdir()):
+        column = log.column(f"events/{path.stem}")
+        dtype = np.result_type(*(map_column(segment / "events" / path.name).dtype for segment in log.segments))
+        with ColumnWriter(folder / "events" / path.name, dtype) as writer:
+            for start in range(0, len(begins), USERS_PER_BLOCK):
+                block = slice(start, start + USERS_PER_BLOCK)
+                writer.append(column[expand_ranges(begins[block].ravel(), ends[block].ravel())[0]])
+
+
+def _merge_requests(log: EventLog, folder: Path, begins: Ints, sizes: Ints, user_offsets: Ints) -> None:
+    user = log.column("requests/user").astype(np.int64)
+    start = log.column("requests/start").astype(np.int64)
+    requests_of = [facts.requests for facts in log.manifest.segments]
+    segment = np.repeat(np.arange(len(requests_of)), requests_of)
+    earlier = np.cumsum(sizes, axis=1) - sizes
+    moved = user_offsets[user] + earlier[user, segment] - begins[user, segment]
+    order = np.argsort(start[:-1] + moved, kind="stable")
+    events = np.append((start[:-1] + moved)[order], start[-1])
+    save_column(folder, "requests/start", events)
+    save_column(folder, "requests/user", user[order])
+    save_column(folder, "requests/history_end", (log.column("requests/history_end").astype(np.int64) + moved)[order])
+    if (log.segments[0] / "requests/named_part.npy").exists():
+        save_column(folder, "requests/named_part", log.column("requests/named_part")[order])
+
+
+def _merge_table(log: EventLog, folder: Path, table: str) -> None:
+    source = log.segments[0] / table
+    for path in sorted(source.iterdir()) if source.is_dir() else ():
+        pieces = [map_column(segment / table / path.name) for segment in log.segments]
+        if path.stem.endswith(".offsets"):
+            lengths = np.concatenate([np.diff(piece.astype(np.int64)) for piece in pieces])
+            merged = np.concatenate([[0], np.cumsum(lengths)])
+        else:
+            merged = np.concatenate(pieces)
+        save_column(folder, f"{table}/{path.stem}", merged)
