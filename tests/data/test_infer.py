@@ -283,8 +283,10 @@ def test_columns_that_cannot_help_are_left_out_with_the_reason(tmp_path: Path) -
         pctr=pl.Series(NOISE.random(EVENTS.height)),
         broken=pl.Series([1.5, float("inf"), 2.5] * (EVENTS.height // 3)),
     )
+    frame = frame.with_columns((number % 2).alias(""))
     _, description, lines = looked_at(frame, tmp_path)
     assert set(features(description)) == {"item_id", "click"}
+    assert "left out: has no name" in line_of(lines, "{name: unnamed")
     for column, reason in {
         "nothing": "empty",
         "same": "the same value in every row",

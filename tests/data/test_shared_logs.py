@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
 from limerank.data.sources.table import read_table_log
-from limerank.train.metrics import auc
+from limerank.metrics import auc
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared/data/kuairand_27k_likehate"

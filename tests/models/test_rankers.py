@@ -17,11 +17,11 @@ from limerank.data.batches import RequestLoader, make_history
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
 from limerank.errors import UsageError
+from limerank.metrics import auc
 from limerank.models import RANKERS, Ranker, build_ranker, check_model
 from limerank.nn.features import FeatureEmbedding
 from limerank.ops.jagged import row_of
 from limerank.schema import UNKNOWN_INDEX
-from limerank.train.metrics import auc
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 

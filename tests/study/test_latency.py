@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from limerank.data.eventlog import EventLog
+from limerank.metrics import Metrics
 from limerank.models import RANKERS, build_ranker
 from limerank.study.accuracy import AccuracyStudy, SeedResult, _gaps, gap_closed
 from limerank.study.latency import compare, contestants, measure_peaks, random_inputs, sweep
 from limerank.study.machine import interleaved_medians
-from limerank.train.metrics import Metrics
 
 
 def test_sweep_covers_every_ranker_and_size(log: EventLog) -> None:

@@ -66,6 +66,12 @@ def say(text: str) -> None:
     out.print(text, markup=False, soft_wrap=True)
 
 
+def say_checked(level: str, text: str) -> None:
+    """A line that begins with PASS, WARN or FAIL."""
+    style = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}[level]
+    out.print(Text.assemble((level, style), "  ", text), soft_wrap=True)
+
+
 def report_error(error: LimerankError, *, as_json: bool) -> None:
     """One line on standard error; with --json also an object on standard output."""
     if as_json:

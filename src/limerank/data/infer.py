@@ -84,6 +84,8 @@ def infer(log: str, items: str | None = None, users: str | None = None) -> Draft
     tables = {name: load(its_files) for name, its_files in files.items() if name != "events"}
     null_words = tuple(sorted({word for frame in (sample, *tables.values()) for word in null_words_of(frame)}))
     columns = [facts_of(column, null_words) for column in sample.iter_columns()]
+    nameless = [facts for facts in columns if not facts.name]
+    columns = [facts for facts in columns if facts.name]
     beside = {name: [facts_of(c, null_words) for c in table.iter_columns()] for name, table in tables.items()}
 
     user = _choose_id(columns, USER_NOUNS, beside.get("users"))
@@ -102,7 +104,7 @@ def infer(log: str, items: str | None = None, users: str | None = None) -> Draft
     features = [
         *_the_id_itself(item.column, beside.get("items")),
         *_beside(beside.get("items"), item.column, Role.ITEM),
-        *_in_events(rest, entities, {label.facts.name for label in labels}, beside),
+        *_in_events([*rest, *nameless], entities, {label.facts.name for label in labels}, beside),
         *_beside(beside.get("users"), user.column, Role.USER),
     ]
     return Draft(

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from limerank.config import RunConfig, TrainConfig
+from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.study.parallel import Job, train_all
-from limerank.train.metrics import Metrics
 from limerank.train.run import Run
 
 BASELINE, SKYLINE = "ttsn", "mha"

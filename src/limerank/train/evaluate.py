@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
+from limerank.metrics import Metrics, measure
 from limerank.models import Ranker
 from limerank.progress import Bar
-from limerank.train.metrics import Metrics, measure
 
 EVALUATION_BATCH = 256
 

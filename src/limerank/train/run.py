@@ -21,8 +21,8 @@ from limerank import __version__, files
 from limerank.config import RunConfig, load_run_config, validate
 from limerank.data.eventlog import EventLog
 from limerank.errors import DataError
+from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker
-from limerank.train.metrics import Metrics
 
 CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
 FIX = "train the run again"

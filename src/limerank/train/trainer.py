@@ -15,11 +15,11 @@ from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
 from limerank.errors import DataError
+from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.train import run
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle
-from limerank.train.metrics import Metrics
 
 
 def train(

@@ -25,9 +25,9 @@ from limerank.data.sources.movielens import download_movielens, read_movielens
 from limerank.data.sources.movielens_layouts import GENRES_100K
 from limerank.data.web import Patience
 from limerank.errors import DataError, UnavailableError, UsageError
+from limerank.metrics import auc
 from limerank.progress import Progress
 from limerank.schema import Kind, Role
-from limerank.train.metrics import auc
 
 SHARED = Path(__file__).parents[4] / "shared/data/ml-100k"
 QUIET = Progress(quiet=True)

@@ -47,6 +47,15 @@ def auc(labels: Floats, scores: Floats) -> float | None:
     return grouped_auc(labels, scores, np.zeros(len(labels), dtype=np.int64))
 
 
+def auc_of_counts(scores: Floats, positives: Floats, negatives: Floats) -> float | None:
+    """AUC when many rows share a score: how many positive and negative rows have each of the scores."""
+    distinct, place = np.unique(scores, return_inverse=True)
+    won = np.bincount(place, weights=positives, minlength=len(distinct))
+    lost = np.bincount(place, weights=negatives, minlength=len(distinct))
+    pairs = won.sum() * lost.sum()
+    return float((won * (np.cumsum(lost) - lost / 2)).sum() / pairs) if pairs else None
+
+
 def grouped_auc(labels: Floats, scores: Floats, group: NDArray[np.integer]) -> float | None:
     """AUC per group, weighted by rows; None when no group has both labels."""
     if not len(labels):

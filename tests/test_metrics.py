@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from limerank.train.metrics import auc, grouped_auc, logloss, measure, normalized_entropy
+from limerank.metrics import auc, grouped_auc, logloss, measure, normalized_entropy
 
 rows = st.lists(
     st.tuples(st.integers(0, 1), st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.5000001, 0.9, 1.0]), st.integers(0, 4)),
