@@ -63,8 +63,8 @@ def _show(dataset: Path, facts: dict[str, Any]) -> None:
     _show_histogram(histories["values"]["histogram"])
     size = facts["bytes"]
     say(
-        f"disk {size['disk'] / 1e6:,.1f} MB ({size['per_event']} bytes per event; a padded history of 256 for each would "
-        f"take {size['padded_per_event']:,}); memory for tables {size['memory'] / 1e6:,.1f} MB, columns are mapped"
+        f"disk {size['disk'] / 1e6:,.1f} MB ({size['per_event']} bytes per event; a padded history of 256 for each "
+        f"would take {size['padded_per_event']:,}); memory for tables {size['memory'] / 1e6:,.1f} MB, columns are mapped"
     )
     for check in facts["checks"]:
         say_checked(check["level"], f"{check['check']:<11}{check['text']}")
