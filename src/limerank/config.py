@@ -103,9 +103,9 @@ def _copy(values: Any) -> Any:
 def _explain(config: type[BaseModel], invalid: ValidationError) -> str:
     problems = []
     for item in invalid.errors(include_url=False):
-        location = ".".join(str(part) for part in item["loc"])
+        location = ".".join(_walk(config, item["loc"])[1])
         if item["type"] == "extra_forbidden":
-            known = _keys_at(config, item["loc"][:-1])
+            known = sorted({key for model in _walk(config, item["loc"][:-1])[0] for key in model.model_fields})
             problems.append(f"unknown key '{location}'{did_you_mean(str(item['loc'][-1]), known)}")
         elif item["type"] == "missing":
             problems.append(f"key '{location}' is missing")
@@ -117,24 +117,26 @@ def _explain(config: type[BaseModel], invalid: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def _keys_at(config: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that are allowed at a place inside a nested configuration."""
-    current: Any = config
+def _walk(config: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[type[BaseModel]], list[str]]:
+    """The models a place inside a nested configuration may be, and the place without the tags of unions."""
+    current, shown = [config], []
     for part in location:
-        if isinstance(part, int):
+        tagged = [model for model in current if len(current) > 1 and _is_tag(model, part)]
+        if tagged:
+            current = tagged
             continue
-        fields = getattr(current, "model_fields", {})
-        if part not in fields:
-            return []
-        current = _model_inside(fields[part].annotation)
-    return sorted(getattr(current, "model_fields", {}))
+        shown.append(str(part))
+        if not isinstance(part, int):
+            fields = current[0].model_fields if current else {}
+            current = _models_inside(fields[part].annotation) if part in fields else []
+    return current, shown
 
 
-def _model_inside(annotation: Any) -> Any:
+def _is_tag(model: type[BaseModel], part: int | str) -> bool:
+    return any(field.default == part for field in model.model_fields.values())
+
+
+def _models_inside(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _model_inside(argument)
-        if found is not None:
-            return found
-    return None
+        return [annotation]
+    return [model for argument in getattr(annotation, "__args__", ()) for model in _models_inside(argument)]

@@ -1,4 +1,4 @@
-"""`limerank describe`."""
+"""`limerank describe` and `limerank append`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,55 @@ from typing import Annotated, Any
 
 import typer
 
-from limerank.cli.common import JsonOption, emit_json, emit_table, say, say_checked
+from limerank.cli.common import JsonOption, emit_json, emit_table, progress_for, say, say_checked
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(epilog="Example: limerank describe datasets/simulated")(describe)
+    app.command(epilog="Example: limerank append datasets/mine --events logs/2026-11-16.csv.gz")(append)
+
+
+def append(
+    dataset: Annotated[Path, typer.Argument(help="A prepared dataset.")],
+    events: Annotated[
+        list[Path], typer.Option("--events", help="File or folder with new events, written like the old. Repeatable.")
+    ],
+    items: Annotated[Path | None, typer.Option(help="Table that describes new items.")] = None,
+    users: Annotated[Path | None, typer.Option(help="Table that describes new users.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add later events to a dataset without rebuilding it; vocabularies stay, the split moves on."""
+    import time
+
+    from limerank.data.append import append as append_events
+    from limerank.data.eventlog import EventLog
+    from limerank.data.sources.table import read_more_events
+
+    started = time.perf_counter()
+    progress = progress_for(as_json)
+    before = EventLog.open(dataset)
+    raw = read_more_events(before.schema, before.manifest.origin, events, items, users)
+    for note in raw.notes:
+        progress.say(f"note: {note}")
+    after = append_events(dataset, raw, progress=progress)
+    old, new = before.manifest.counts, after.manifest.counts
+    facts = {
+        "dataset": str(dataset),
+        "fingerprint": after.fingerprint,
+        "grown_from": before.fingerprint,
+        "added": {name: new[name] - old[name] for name in ("events", "requests", "items", "users")},
+        "dropped": after.manifest.dropped["events"] - before.manifest.dropped["events"],
+        "segments": len(after.segments),
+        "notes": list(raw.notes),
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+    if as_json:
+        emit_json(facts)
+        return
+    added = ", ".join(f"{count:,} {name}" for name, count in facts["added"].items())  # type: ignore[attr-defined]
+    say(f"added {added} in {facts['seconds']} s: {dataset} (fingerprint {after.fingerprint[:12]})")
+    say(f"next: limerank describe {dataset}")
 
 
 def describe(
@@ -64,7 +107,7 @@ def _show(dataset: Path, facts: dict[str, Any]) -> None:
     size = facts["bytes"]
     say(
         f"disk {size['disk'] / 1e6:,.1f} MB ({size['per_event']} bytes per event; a padded history of 256 for each "
-        f"would take {size['padded_per_event']:,}); memory for tables {size['memory'] / 1e6:,.1f} MB, columns are mapped"
+        f"would take {size['padded_per_event']:,}); tables in memory {size['memory'] / 1e6:,.1f} MB, columns are mapped"
     )
     for check in facts["checks"]:
         say_checked(check["level"], f"{check['check']:<11}{check['text']}")

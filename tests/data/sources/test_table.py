@@ -126,7 +126,8 @@ def test_csv_is_text_and_an_empty_field_is_null(folder: Path) -> None:
     assert raw.users["country"].to_list()[3] is None
     assert raw.names == {"items": "raw/items.csv", "users": "raw/users.csv"}
     assert raw.events[0].name == "raw/events.csv"
-    assert raw.origin == {"source": "table"}
+    csv: dict[str, Any] = {"separator": None, "quote": '"', "null_values": []}
+    assert raw.origin == {"source": "table", "csv": csv}
 
 
 def test_parquet_says_how_many_rows_it_has(folder: Path) -> None:

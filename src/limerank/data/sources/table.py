@@ -7,7 +7,7 @@ be left out: what describes them is then looked for in the events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,14 +86,42 @@ def read_table_log(folder_or_yaml: Path, *, schema_file: Path | None = None) -> 
     """
     description, base = _locate(folder_or_yaml, schema_file)
     schema, tables = read_description(description)
+    return _read_log(schema, tables, base, str(description))
+
+
+def read_more_events(
+    schema: Schema, origin: dict[str, Any], events: Sequence[Path], items: Path | None, users: Path | None
+) -> RawLog:
+    """New events for a dataset, in files written like those it was prepared from.
+
+    Tables may be left out, and events need not repeat what describes items and users: the dataset knows most of it.
+    """
+    tables = Tables(
+        events=tuple(str(path) for path in events),
+        items=(str(items),) if items else (),
+        users=(str(users),) if users else (),
+        **origin.get("csv", {}),
+    )
+    return _read_log(schema, tables, Path(), "the dataset", partial=True)
+
+
+def _read_log(schema: Schema, tables: Tables, base: Path, description: str, *, partial: bool = False) -> RawLog:
     notes: list[str] = []
-    files = {name: _open_table(base, name, tables, notes) for name in ("events", "items", "users")}
+    named = {name: getattr(tables, name) for name in ("events", "items", "users")}
+    files: Files = {}
+    for name, patterns in named.items():
+        key = f"--{name}" if partial else f"tables.{name}"
+        if patterns is None:
+            paths = find_default_files(base, name, notes)
+        else:
+            paths = find_files(base, patterns, key, notes)
+        files[name] = open_files(paths, tables.dialect)
     if not files["events"]:
         raise DataError(
             f"{base / 'events'}.csv: no such file, nor events.parquet, any other ending of {', '.join(ENDINGS)}, or a "
             f"folder events; put the log there, or name it as tables.events in {description}"
         )
-    used = _used_columns(schema, files, description)
+    used = _used_columns(schema, files, description, partial)
     for name, its_files in files.items():
         _check_same_columns(its_files, used[name])
         notes += _unused(its_files, used[name])
@@ -103,7 +131,10 @@ def read_table_log(folder_or_yaml: Path, *, schema_file: Path | None = None) -> 
         events=tuple(file.as_events(used["events"]) for file in files["events"]),
         items=load(items) if items else None,
         users=load(users) if users else None,
-        origin={"source": "table"},
+        origin={
+            "source": "table",
+            "csv": tables.model_dump(mode="json", include={"separator", "quote", "null_values"}),
+        },
         names={name: described([f.path for f in files[name]]) if files[name] else name for name in ("items", "users")},
         notes=tuple(notes),
     )
@@ -165,15 +196,6 @@ def _locate(place: Path, schema_file: Path | None) -> tuple[Path, Path]:
     return place, place.parent
 
 
-def _open_table(base: Path, name: str, tables: Tables, notes: list[str]) -> tuple[TableFile, ...]:
-    patterns: tuple[str, ...] | None = getattr(tables, name)
-    if patterns is None:
-        paths = find_default_files(base, name, notes)
-    else:
-        paths = find_files(base, patterns, f"tables.{name}", notes)
-    return open_files(paths, tables.dialect)
-
-
 def _needs(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Each column the schema names, the tables it may be in, and what needs it."""
     ready = schema.histories
@@ -199,11 +221,13 @@ def _needs(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
             yield ready.length, ("events",), "histories.length"
 
 
-def _used_columns(schema: Schema, files: Files, description: Path) -> dict[str, set[str]]:
+def _used_columns(schema: Schema, files: Files, description: str, partial: bool) -> dict[str, set[str]]:
     """The columns of each table that are needed; a column that is nowhere is reported with the nearest name."""
     used: dict[str, set[str]] = {name: set() for name in files}
     for column, names, needed_by in _needs(schema):
         places = [name for name in names if any(column in file.columns for file in files[name])]
+        if not places and partial and names != ("events",):
+            continue
         if not places:
             raise DataError(_missing(column, [files[name] for name in names if files[name]], needed_by, description))
         used[places[0]].add(column)
@@ -216,7 +240,7 @@ def _used_columns(schema: Schema, files: Files, description: Path) -> dict[str, 
     return used
 
 
-def _missing(column: str, tables: list[tuple[TableFile, ...]], needed_by: str, description: Path) -> str:
+def _missing(column: str, tables: list[tuple[TableFile, ...]], needed_by: str, description: str) -> str:
     if not tables:
         return f"{description}: {needed_by} needs column '{column}', but there is no such table; name it under tables"
     where = " and ".join(described([file.path for file in files]) for files in tables)
