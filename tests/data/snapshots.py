@@ -33,9 +33,9 @@ def snapshot(log: EventLog, max_history: int = 1000) -> list[Any]:
                 batch.inputs.context.indices.tolist(),
                 batch.inputs.users.indices.tolist(),
                 sorted(zip([log.item_ids[int(i)] for i in candidates], labels, items.indices.tolist(), strict=True)),
-                [log.item_ids[int(i)] for i in loader.history.item[rows]],
+                [log.item_ids[int(i)] for i in rows.take(loader.history.item)],
                 batch.inputs.history.events.indices.tolist(),
-                time[rows].tolist(),
+                time[rows.rows].tolist(),
             )
         )
     return sorted(found)

@@ -9,6 +9,7 @@ import typer
 
 from limerank import __version__
 from limerank.cli import (
+    bench,
     bundle,
     data,
     init,
@@ -61,6 +62,7 @@ training.register(app)
 rank.register(app)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(study.app, name="study")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Candidates, Features, History, RequestBatch, UserInputs
-from limerank.data.eventlog import Column, EventLog
+from limerank.data.eventlog import EventLog
 from limerank.data.history import HistoryIndex
-from limerank.data.ranges import expand_ranges
+from limerank.data.ranges import Ranges
 from limerank.data.splits import Part
 from limerank.schema import Role
 
 Ints = NDArray[np.int64]
 BUCKET_BATCHES = 32
+WHOLE_TABLE_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -97,20 +98,16 @@ class RequestLoader:
 
     def candidate_rows(self, requests: Ints) -> Ints:
         """Event-log rows of the candidates of these requests, in batch order."""
-        return self._candidate_ranges(requests)[0]
+        return self._candidates(requests).rows
 
     def assemble(self, requests: Ints) -> RequestBatch:
         """One batch from request numbers."""
-        rows, offsets = self._candidate_ranges(requests)
+        rows = self._candidates(requests)
         labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
         for place, column in enumerate(self._labels):
-            labels[:, place] = column[rows]
-        distinct, place_of = _distinct(self._item[rows], len(self.log.item_table))
-        candidates = Candidates(
-            items=self.log.item_table.take(torch.from_numpy(distinct)),
-            item_of_candidate=torch.from_numpy(place_of),
-            offsets=torch.from_numpy(offsets),
-        )
+            labels[:, place] = rows.take(column)
+        items, item_of_candidate = _shared(self.log.item_table, rows.take(self._item))
+        candidates = Candidates(items, item_of_candidate, offsets=torch.from_numpy(rows.offsets))
         batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
         return batch.map(torch.Tensor.pin_memory) if self._pin else batch
 
@@ -119,14 +116,17 @@ class RequestLoader:
         rows, offsets = self.history.rows(requests, self.max_history)
         return UserInputs(
             users=self.log.user_table.take(torch.from_numpy(self._user[requests].astype(np.int64))),
-            context=_stack(self._context_columns, self._start[requests].astype(np.int64)),
+            context=_stack([column[self._start[requests]] for column in self._context_columns], len(requests)),
             history=make_history(
-                self.history.table, self.history.item[rows], _stack(self.history.events, rows), offsets
+                self.history.table,
+                rows.take(self.history.item),
+                _stack([rows.take(column) for column in self.history.events], len(rows)),
+                offsets,
             ),
         )
 
-    def _candidate_ranges(self, requests: Ints) -> tuple[Ints, Ints]:
-        return expand_ranges(self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64))
+    def _candidates(self, requests: Ints) -> Ranges:
+        return Ranges(self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64))
 
     def _assembled(self, plan: Sequence[Ints]) -> Iterator[RequestBatch]:
         if not self.prefetch:
@@ -148,30 +148,32 @@ class RequestLoader:
 
 def make_history(item_table: Features, item_rows: NDArray[np.integer], events: Features, offsets: Ints) -> History:
     """A batch's history from item-table rows and encoded event features, items held once each."""
-    distinct, place = _distinct(item_rows, len(item_table))
-    return History(
-        items=item_table.take(torch.from_numpy(distinct)),
-        item_of_event=torch.from_numpy(place),
-        events=events,
-        offsets=torch.from_numpy(offsets.astype(np.int64)),
-    )
+    items, item_of_event = _shared(item_table, item_rows)
+    return History(items, item_of_event, events, offsets=torch.from_numpy(offsets.astype(np.int64)))
 
 
-def _distinct(rows: NDArray[np.integer], table_rows: int) -> tuple[Ints, Ints]:
-    """The distinct rows in order and the place of each row among them; without sorting when the table is small."""
-    if table_rows > 16 * len(rows):
+def _shared(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:
+    """Each item of `rows` once, and the place of each row among them.
+
+    A table that is much smaller than the rows is shared as it is: finding out which of it occurs would cost more.
+    """
+    rows = rows.astype(np.int64)
+    if len(table) * WHOLE_TABLE_FACTOR < len(rows):
+        return table, torch.from_numpy(rows)
+    if len(table) > 16 * len(rows):
         distinct, place = np.unique(rows, return_inverse=True)
-        return distinct.astype(np.int64), place.astype(np.int64)
-    present = np.zeros(table_rows, dtype=bool)
-    present[rows] = True
-    distinct = np.flatnonzero(present)
-    place_of_row = np.empty(table_rows, dtype=np.int64)
-    place_of_row[distinct] = np.arange(len(distinct))
-    return distinct, place_of_row[rows]
+    else:
+        present = np.zeros(len(table), dtype=bool)
+        present[rows] = True
+        distinct = np.flatnonzero(present)
+        place_of_row = np.empty(len(table), dtype=np.int64)
+        place_of_row[distinct] = np.arange(len(distinct))
+        place = place_of_row[rows]
+    return table.take(torch.from_numpy(distinct)), torch.from_numpy(place)
 
 
-def _stack(columns: Sequence[Column], rows: Ints) -> Features:
-    indices = np.empty((len(rows), len(columns)), dtype=np.int64)
+def _stack(columns: Sequence[NDArray[np.integer]], length: int) -> Features:
+    indices = np.empty((length, len(columns)), dtype=np.int64)
     for place, column in enumerate(columns):
-        indices[:, place] = column[rows]
+        indices[:, place] = column
     return Features(torch.from_numpy(indices))

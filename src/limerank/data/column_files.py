@@ -70,9 +70,8 @@ def save_column(directory: Path, name: str, array: NDArray[Any]) -> None:
 
 
 def map_column(path: Path) -> NDArray[Any]:
-    """A column, mapped and not read."""
-    array: NDArray[Any] = np.load(path, mmap_mode="r")
-    return array
+    """A column, mapped and not read; a plain array, because indexing numpy's memmap class costs more."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:

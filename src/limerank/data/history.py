@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from limerank.batch import Features
 from limerank.data.column_files import map_column
 from limerank.data.eventlog import Column, EventLog
-from limerank.data.ranges import expand_ranges
+from limerank.data.ranges import Ranges
 from limerank.schema import Role
 
 Ints = NDArray[np.int64]
@@ -46,11 +46,11 @@ class HistoryIndex:
         total: Ints = (end - start).sum(1)
         return total
 
-    def rows(self, requests: Ints, most: int) -> tuple[Ints, Ints]:
-        """The rows of the histories of these requests, end to end, and the offsets between them."""
+    def rows(self, requests: Ints, most: int) -> tuple[Ranges, Ints]:
+        """The rows of the histories of these requests, end to end, and the offsets between requests."""
         return _flat(*self._ranges(requests, most))
 
-    def rows_of_users(self, most: int) -> tuple[Ints, Ints]:
+    def rows_of_users(self, most: int) -> tuple[Ranges, Ints]:
         """The rows of every user's latest history, by user row: all events so far, or the last ready-made one."""
         if not self.ready_made:
             users = np.arange(self._users)
@@ -94,6 +94,6 @@ class HistoryIndex:
         return starts, ends
 
 
-def _flat(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    rows, offsets = expand_ranges(start.ravel(), end.ravel())
-    return rows, offsets[:: start.shape[1]]
+def _flat(start: Ints, end: Ints) -> tuple[Ranges, Ints]:
+    ranges = Ranges(start.ravel(), end.ravel())
+    return ranges, ranges.offsets[:: start.shape[1]]

@@ -100,12 +100,12 @@ def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
     """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it."""
     history = HistoryIndex(log)
     rows, offsets = history.rows_of_users(max_history)
-    events = [column[rows].astype(np.int32) for column in history.events]
+    events = [rows.take(column).astype(np.int32) for column in history.events]
     stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
     behind = 0 if log.history_items is None else len(log.item_table)
     return {
-        "offsets": torch.from_numpy(offsets),
-        "item": torch.from_numpy(history.item[rows].astype(np.int32) + behind),
+        "offsets": torch.from_numpy(offsets.copy()),
+        "item": torch.from_numpy(rows.take(history.item).astype(np.int32) + behind),
         "events": torch.from_numpy(stacked),
     }
 

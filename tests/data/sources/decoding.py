@@ -32,7 +32,7 @@ def decoded_rows(log: EventLog, item_features: tuple[str, ...] = ()) -> list[Row
     for request in range(log.manifest.counts["requests"]):
         places, _ = index.rows(np.array([request]), 10**6)
         history = []
-        for place in places:
+        for place in places.rows:
             row = int(index.item[place])
             known = [e.decode(int(index.table.indices[row, at])) for at, e in chosen]
             event = [e.decode(int(c[place])) for e, c in zip(log.encoders.of(Role.EVENT), index.events, strict=True)]

@@ -111,10 +111,7 @@ def _read_log(schema: Schema, tables: Tables, base: Path, description: str, *, p
     files: Files = {}
     for name, patterns in named.items():
         key = f"--{name}" if partial else f"tables.{name}"
-        if patterns is None:
-            paths = find_default_files(base, name, notes)
-        else:
-            paths = find_files(base, patterns, key, notes)
+        paths = find_default_files(base, name, notes) if patterns is None else find_files(base, patterns, key, notes)
         files[name] = open_files(paths, tables.dialect)
     if not files["events"]:
         raise DataError(

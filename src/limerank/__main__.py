@@ -1,0 +1,5 @@
+"""`python -m limerank` is the command `limerank`."""
+
+from limerank.cli import main
+
+main()

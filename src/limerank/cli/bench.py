@@ -1,0 +1,70 @@
+"""`limerank bench`: how fast the rooms are on this machine, as ratios measured in one process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from limerank.cli.common import JsonOption, emit_json, emit_table, progress_for, say
+
+app = typer.Typer(no_args_is_help=True, help="How fast limerank is on this machine.")
+
+
+@app.callback()
+def _group() -> None:
+    return None
+
+
+@app.command(epilog="Example: limerank bench data --memory-events 0")
+def data(
+    events: Annotated[int, typer.Option(min=10_000, help="Events of the log that is prepared.")] = 1_000_000,
+    memory_events: Annotated[
+        int, typer.Option(min=0, help="Events of the log whose peak memory is measured; 0 leaves it out.")
+    ] = 10_000_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 7,
+    as_json: JsonOption = False,
+) -> None:
+    """Batch assembly against padded loaders, bytes per event, prepare throughput, peak memory (about a minute)."""
+    from limerank.study.data_bench import run_data_bench
+
+    result = run_data_bench(progress_for(as_json), events=events, memory_events=memory_events, repeats=repeats)
+    if as_json:
+        emit_json(result.model_dump())
+        return
+    emit_table(
+        f"batch assembly on one thread, history {result.history}, {result.features} features; ratio: limerank to it",
+        ["candidates per request", "rows per batch", "loader", "rows per second", "ratio"],
+        [
+            [
+                f"{one.candidates_per_request:.1f}",
+                one.batch_rows,
+                name,
+                f"{rate:,.0f}",
+                f"{one.rows_per_second['limerank'] / rate:.1f}x",
+            ]
+            for one in result.assembly
+            for name, rate in one.rows_per_second.items()
+        ],
+    )
+    storage = result.storage
+    say(
+        f"bytes per event: {storage.limerank:.1f} on disk, all tables included; padded float64 "
+        f"{storage.padded_float64:,.0f} (1/{1 / storage.share_of_float64:.0f}), padded int32 "
+        f"{storage.padded_int32:,.0f} (1/{1 / storage.share_of_int32:.0f})"
+    )
+    prepared = result.preparing
+    say(
+        f"preparing {prepared.events:,} events: the encode pass {prepared.encode_events_per_core_second / 1e6:.2f} "
+        f"million events per core and second, all of it {prepared.total_events_per_second / 1e6:.2f} million per second"
+    )
+    if result.memory is not None:
+        memory = result.memory
+        peak = f"{memory.peak_gigabytes:.2f} GB at most, {memory.seconds:.0f} s"
+        say(f"drawing and preparing {memory.events:,} events: {peak}")
+    for one in result.prefetch:
+        say(
+            f"prefetch, {one.model}: a step waits {one.wait_ms_without:.2f} ms for its batch without, "
+            f"{one.wait_ms_with:.2f} ms with; it takes {one.step_ms_without:.1f} and {one.step_ms_with:.1f} ms in all"
+        )
+    say(f"peaks in this process: {result.gemm_gflops:.0f} GFLOP/s, {result.copy_gbytes_per_second:.0f} GB/s copied")

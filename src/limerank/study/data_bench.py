@@ -1,0 +1,262 @@
+"""How fast the data room is: batch assembly against padded loaders, bytes per event, preparing, peak memory.
+
+All contestants run in one process, interleaved, on the same samples; peak memory is that of a process of its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import polars as pl
+import torch
+from pydantic import BaseModel
+from torch.nn import functional
+
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.intake import Intake
+from limerank.data.prepare import prepare
+from limerank.data.raw import ROWS_PER_BATCH, EventFile, RawLog
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.data.splits import Part
+from limerank.models import build_ranker
+from limerank.progress import Bar, Progress
+from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
+from limerank.study.padded import PaddedColumns, PaddedRows, padded_features
+
+HISTORY = 256
+LONG = SimulatedConfig(users=300, sessions=60)
+BATCH_ROWS = (1024, 8192)
+SAMPLED_ROWS = 16_384
+PREFETCH = 2
+
+
+class Assembly(BaseModel):
+    """Rows per second of several loaders on the same samples."""
+
+    candidates_per_request: float
+    batch_rows: int
+    rows: int
+    history_mean: float
+    rows_per_second: dict[str, float]
+    """`limerank`, `padded_rows` (FuxiCTR's kind) and `padded_columns` (the best padded layout)."""
+    times_padded_rows: float
+    times_padded_columns: float
+
+
+class Storage(BaseModel):
+    """Bytes per event."""
+
+    limerank: float
+    padded_float64: float
+    padded_int32: float
+    share_of_float64: float
+    share_of_int32: float
+
+
+class Preparing(BaseModel):
+    """Preparing a log that is already in memory."""
+
+    events: int
+    encode_events_per_core_second: float
+    """Checking, turning texts into indices: events per second of processor time."""
+    total_events_per_second: float
+    """Reading, ordering, encoding, hashing and writing: events per second of wall time."""
+
+
+class Memory(BaseModel):
+    """A process that draws and prepares a simulated log."""
+
+    events: int
+    peak_gigabytes: float
+    seconds: float
+
+
+class Prefetch(BaseModel):
+    """Training steps with and without assembling batches in the background, and how long they waited for a batch."""
+
+    model: str
+    compute_threads: int
+    step_ms_without: float
+    step_ms_with: float
+    wait_ms_without: float
+    wait_ms_with: float
+
+
+class DataBench(BaseModel):
+    """All figures, next to this machine's own peaks."""
+
+    gemm_gflops: float
+    copy_gbytes_per_second: float
+    history: int
+    features: int
+    assembly: list[Assembly]
+    """Requests as they were logged, then every event as a request of its own; small batches, then large ones."""
+    storage: Storage
+    preparing: Preparing
+    memory: Memory | None
+    prefetch: list[Prefetch]
+
+
+def run_data_bench(
+    progress: Progress, *, events: int = 1_000_000, memory_events: int = 10_000_000, repeats: int = 7
+) -> DataBench:
+    """Measure everything; `memory_events` 0 leaves the large process out."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="limerank-bench-") as folder, progress.bar("measuring", 6) as bar:
+        place = Path(folder)
+        log = prepare(simulate(LONG), place / "grouped")
+        single = prepare(one_candidate_per_request(simulate(LONG)), place / "single")
+        bar.advance()
+        grouped, storage = measure_assembly(log, repeats)
+        bar.advance()
+        assembly = [*grouped, *measure_assembly(single, repeats)[0]]
+        bar.advance()
+        preparing = measure_preparing(place, events, bar)
+        prefetch = [measure_prefetch(log, name, repeats) for name in ("ttsn", "lime-mha")]
+        bar.advance()
+        memory = measure_memory(place, memory_events) if memory_events else None
+        bar.advance()
+    return DataBench(
+        gemm_gflops=gemm_gflops(),
+        copy_gbytes_per_second=copy_gbytes(),
+        history=HISTORY,
+        features=len(log.encoders.item) + len(log.encoders.event),
+        assembly=assembly,
+        storage=storage,
+        preparing=preparing,
+        memory=memory,
+        prefetch=prefetch,
+    )
+
+
+def one_candidate_per_request(raw: RawLog) -> RawLog:
+    """The same log with every event at a moment of its own: the worst case for sharing a history."""
+    events = raw.collect_events().with_columns(time=pl.col("time") + pl.int_range(pl.len()).over("request_id"))
+    schema = raw.schema.model_copy(update={"request_id": None})
+    return replace(raw, schema=schema, events=(EventFile.of_frame(events, "events"),))
+
+
+def measure_assembly(log: EventLog, repeats: int) -> tuple[list[Assembly], Storage]:
+    """Rows per second of ours and of two padded loaders on requests with long histories."""
+    per_request = log.manifest.counts["events"] / log.manifest.counts["requests"]
+    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=HISTORY, seed=1)
+    loader.requests = loader.requests[: int(SAMPLED_ROWS / per_request)]
+    padded = padded_features(loader, loader.requests)
+    as_rows, as_columns = PaddedRows(*padded), PaddedColumns(*padded)
+    results = []
+    for batch_rows in BATCH_ROWS:
+        loader.batch_requests = max(1, round(batch_rows / per_request))
+        contestants: dict[str, Callable[[], Iterable[object]]] = {
+            "limerank": lambda: loader,
+            "padded_rows": lambda rows=batch_rows: as_rows.batches(rows),  # type: ignore[misc]
+            "padded_columns": lambda rows=batch_rows: as_columns.batches(rows),  # type: ignore[misc]
+        }
+        seconds = interleaved_medians([lambda c=c: _exhaust(c()) for c in contestants.values()], repeats)  # type: ignore[misc]
+        rates = {name: len(as_rows) / value for name, value in zip(contestants, seconds, strict=True)}
+        results.append(
+            Assembly(
+                candidates_per_request=per_request,
+                batch_rows=batch_rows,
+                rows=len(as_rows),
+                history_mean=float(loader.history_lengths(loader.requests).mean()),
+                rows_per_second=rates,
+                times_padded_rows=rates["limerank"] / rates["padded_rows"],
+                times_padded_columns=rates["limerank"] / rates["padded_columns"],
+            )
+        )
+    ours = sum(record.bytes for record in log.manifest.files) / log.manifest.counts["events"]
+    wide, narrow = as_rows.matrix.nbytes / len(as_rows), as_columns.bytes() / len(as_rows)
+    storage = Storage(
+        limerank=ours,
+        padded_float64=wide,
+        padded_int32=narrow,
+        share_of_float64=ours / wide,
+        share_of_int32=ours / narrow,
+    )
+    return results, storage
+
+
+def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
+    """The encode pass by itself, in processor time, and a whole preparation."""
+    users = max(10, round(events / 125))  # about 125 events a user with the defaults
+    raw = simulate(SimulatedConfig(users=users))
+    drawn = raw.collect_events()
+    file = EventFile("events", tuple(drawn.columns), lambda: drawn.iter_slices(ROWS_PER_BATCH), drawn.height)
+    raw = replace(raw, events=(file,))
+    scratch = place / "encode"
+    scratch.mkdir()
+    started = time.process_time()
+    Intake(raw, scratch).read(_NoBar())
+    encoding = time.process_time() - started
+    bar.advance()
+    started = time.perf_counter()
+    prepare(raw, place / "prepared")
+    total = time.perf_counter() - started
+    return Preparing(
+        events=drawn.height,
+        encode_events_per_core_second=drawn.height / encoding,
+        total_events_per_second=drawn.height / total,
+    )
+
+
+def measure_memory(place: Path, events: int) -> Memory:
+    """The peak of a process that draws and prepares a log of about this size."""
+    started = time.perf_counter()
+    users = str(round(events / 125))
+    out = place / "large"
+    command = [sys.executable, "-m", "limerank", "prepare", "simulated", "--users", users, "--out", str(out), "--json"]
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    counts = EventLog.open(out).manifest.counts
+    return Memory(events=counts["events"], peak_gigabytes=peak / 1e9, seconds=seconds)
+
+
+def measure_prefetch(log: EventLog, name: str, repeats: int, batches: int = 30) -> Prefetch:
+    """Training steps on one thread while the next batches are, or are not, assembled by another."""
+    torch.manual_seed(0)
+    ranker = build_ranker({"name": name}, log.encoders.space(), len(log.schema.tasks), "bench")
+    optimizer = torch.optim.Adam(ranker.parameters(), fused=True)
+
+    waited: dict[int, list[float]] = {0: [], PREFETCH: []}
+
+    def steps(prefetch: int) -> None:
+        loader = RequestLoader(log, Part.TRAIN, batch_requests=64, max_history=HISTORY, seed=1, prefetch=prefetch)
+        loader.requests = loader.requests[: 64 * batches]
+        asked = time.perf_counter()
+        for batch in loader:
+            waited[prefetch].append(time.perf_counter() - asked)
+            loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            asked = time.perf_counter()
+
+    without, with_it = interleaved_medians([lambda: steps(0), lambda: steps(PREFETCH)], repeats)
+    return Prefetch(
+        model=name,
+        compute_threads=torch.get_num_threads(),
+        step_ms_without=1000 * without / batches,
+        step_ms_with=1000 * with_it / batches,
+        wait_ms_without=1000 * median(waited[0]),
+        wait_ms_with=1000 * median(waited[PREFETCH]),
+    )
+
+
+class _NoBar:
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        return None
+
+
+def _exhaust(batches: Iterable[object]) -> None:
+    for _ in batches:
+        pass
