@@ -71,8 +71,8 @@ def staged_directory(final: Path, *, marker: str, overwrite: bool = False) -> It
     final = Path(os.path.abspath(final))  # noqa: PTH100 (resolve() would follow a link and replace its target)
     check_free(final, marker=marker, overwrite=overwrite)
     final.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(final)
     staging = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     try:
         yield staging
@@ -115,6 +115,15 @@ def _swap_in(staging: Path, final: Path) -> None:
         raise
     fsync(final.parent)
     shutil.rmtree(retired, ignore_errors=True)
+
+
+def _remove_leftovers(final: Path) -> None:
+    """Delete what killed processes left on the way to `final`; a replaced version only when a whole one is there."""
+    for path in final.parent.iterdir():
+        if path.name.startswith(f"{final.name}{STAGING_MARK}") and is_leftover(path):
+            if path.name.endswith(OLD_MARK) and not final.exists():
+                continue
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:

@@ -162,7 +162,9 @@ class ReadHistories:
             )
             mixed = ranks(self.codes[inside], self.place).astype(np.uint64)
             for name, column in self.events.items():
-                mixed = mixed * np.uint64(1_000_003) + self._plain(name, column[inside]).astype(np.uint64)
+                values = self._plain(name, column[inside])
+                bits = values.view(np.uint32) if values.dtype == np.float32 else values
+                mixed = mixed * np.uint64(1_000_003) + bits.astype(np.uint64)
             mixed *= powers[position]
             sums = np.add.reduceat(np.append(mixed, np.uint64(0)), self.offsets[start:stop] - inside.start)
             keys[start:stop] = np.where(lengths > 0, sums, 0)

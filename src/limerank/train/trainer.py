@@ -40,6 +40,7 @@ def train(
         batch_requests=settings.batch_requests,
         max_history=settings.max_history,
         seed=config.seed,
+        prefetch=settings.prefetch,
     )
     selecting = Part.TEST if log.schema.split.select_on_test else Part.VALIDATION
     if selecting is Part.TEST:
