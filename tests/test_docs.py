@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from limerank.config import RunConfig, TrainConfig
+from limerank.data.sources.table import Description, read_description
 from limerank.models import RANKERS, check_model
-from limerank.schema import Schema
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -46,7 +46,12 @@ def test_examples_are_valid(path: Path) -> None:
 def test_the_description_in_the_how_to_is_valid() -> None:
     text = (ROOT / "docs/how-to/bring-your-own-log.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert Schema.model_validate(yaml.safe_load(block)).tasks[0].name == "click"
+    assert Description.model_validate(yaml.safe_load(block)).tasks[0].name == "click"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/datasets/*.yaml")), ids=lambda path: path.name)
+def test_example_descriptions_are_valid(path: Path) -> None:
+    assert read_description(path)[0].tasks
 
 
 def test_commands_in_the_docs_exist() -> None:

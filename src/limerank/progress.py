@@ -27,7 +27,7 @@ class _Silent:
 class _Shown:
     def __init__(self, bar: RichBar, description: str, total: int) -> None:
         self.bar = bar
-        self.task = bar.add_task(description, total=total, note="")
+        self.task = bar.add_task(description, total=total or None, note="")
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         if note:
@@ -44,7 +44,7 @@ class Progress:
 
     @contextmanager
     def bar(self, description: str, total: int) -> Iterator[Bar]:
-        """A bar for `total` steps of work."""
+        """A bar for `total` steps of work; 0 when nobody knows how many there are."""
         if not self.shown:
             yield _Silent()
             return

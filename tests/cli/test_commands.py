@@ -147,7 +147,9 @@ def test_errors_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        [], ["quickstart"], ["prepare"], ["prepare", "simulated"], ["prepare", "table"], ["describe"], ["train"],
+        [], ["quickstart"], ["init"], ["prepare"], ["prepare", "simulated"], ["prepare", "table"],
+        ["prepare", "movielens"], ["prepare", "kuairand-1k"], ["prepare", "taobao-ad"], ["prepare", "fuxictr"],
+        ["append"], ["describe"], ["bench"], ["bench", "data"], ["train"],
         ["evaluate"], ["export"], ["rank"], ["bundle"], ["bundle", "list"], ["bundle", "show"], ["bundle", "verify"],
         ["bundle", "activate"], ["bundle", "rollback"], ["bundle", "gc"], ["study"], ["study", "accuracy"],
         ["study", "latency"],
@@ -161,7 +163,7 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
 
     done = CliRunner().invoke(app, [*command, "--help"])
     assert done.exit_code == 0
-    if command and command not in (["prepare"], ["bundle"], ["study"]):
+    if command and command not in (["prepare"], ["bundle"], ["study"], ["bench"]):
         assert f"Example: limerank {' '.join(command)}" in " ".join(done.output.split())
         assert "--json" in done.output
 
@@ -173,6 +175,73 @@ def test_raw_tables_of_a_simulation_prepare_to_the_same_dataset(tmp_path: Path) 
     assert first["fingerprint"] == second["fingerprint"]
     description = yaml.safe_load((tmp_path / "raw" / "dataset.yaml").read_text())
     assert {feature["name"] for feature in description["features"]} >= {"topic", "tags", "device"}
+
+
+def test_a_day_is_appended_and_ranked_with(raw_log: RawLog, tmp_path: Path) -> None:
+    """prepare, train, append a day, export with what is new: one dataset, one run, newer histories."""
+    raw = tmp_path / "raw"
+    write_table_log(raw_log, raw)
+    events = pl.read_parquet(raw / "events.parquet").sort("time")
+    cut = events["time"][int(events.height * 0.8)]
+    events.filter(pl.col("time") <= cut).write_csv(raw / "events.csv")
+    events.filter(pl.col("time") > cut).write_csv(tmp_path / "later.csv")
+    (raw / "events.parquet").unlink()
+    dataset = tmp_path / "d"
+    answer("prepare", "table", "--raw", raw, "--out", dataset)
+    config = tmp_path / "c.yaml"
+    config.write_text("dataset: d\nmodel: {name: ttsn}\ntrain: {max_history: 20, epochs: 1}\n")
+    answer("train", config, "--out", tmp_path / "run")
+    appended = answer("append", dataset, "--events", tmp_path / "later.csv")
+    assert appended["added"]["events"] == events.filter(pl.col("time") > cut).height
+    assert appended["segments"] == 2
+    assert answer("describe", dataset)["events"] == events.height
+    answer("export", tmp_path / "run", "--store", tmp_path / "store")
+    assert answer("rank", tmp_path / "store", "--user", "u1", "--limit", "3")["user"]["history_used"] == 20
+    assert "append only later events" in refusal(3, "append", dataset, "--events", tmp_path / "later.csv")
+    broken = tmp_path / "broken.csv"
+    events.tail(1).drop("device").with_columns(pl.col("time") + 1).write_csv(broken)
+    assert "broken.csv: column 'device' is missing" in refusal(3, "append", dataset, "--events", broken)
+    assert "nowhere.csv: no such file" in refusal(3, "append", dataset, "--events", tmp_path / "nowhere.csv")
+    assert answer("describe", dataset)["fingerprint"] == appended["fingerprint"]
+
+
+def test_a_failed_check_is_exit_code_3_with_the_whole_report(raw_log: RawLog, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_table_log(raw_log, raw)
+    events = pl.read_parquet(raw / "events.parquet")
+    events.with_columns(device=pl.format("d{}", pl.col("click"))).write_parquet(raw / "events.parquet")
+    description = yaml.safe_load((raw / "dataset.yaml").read_text())
+    description["request_id"] = None
+    (raw / "dataset.yaml").write_text(yaml.safe_dump(description))
+    message = refusal(3, "prepare", "table", "--raw", raw, "--out", tmp_path / "d")
+    assert "context column 'device' differs within a request" in message
+    events.with_columns(
+        device=pl.format("d{}", pl.col("click")), time=pl.col("time") + pl.int_range(pl.len()).over("request_id")
+    ).with_columns(hour=pl.lit(1)).write_parquet(raw / "events.parquet")
+    answer("prepare", "table", "--raw", raw, "--out", tmp_path / "d")
+    done = limerank("describe", tmp_path / "d")
+    assert done.returncode == 3
+    assert "FAIL  leaks" in done.stdout
+    assert "WARN  constants  context feature 'hour'" in done.stdout
+    as_json = limerank("describe", tmp_path / "d", "--json")
+    assert as_json.returncode == 3
+    assert json.loads(as_json.stdout)["worst"] == "FAIL"
+
+
+def test_selecting_on_the_test_part_is_a_flag_that_the_run_records(raw_log: RawLog, tmp_path: Path) -> None:
+    write_table_log(raw_log, tmp_path / "raw")
+    answer("prepare", "table", "--raw", tmp_path / "raw", "--out", tmp_path / "d", "--select-on-test")
+    config = tmp_path / "c.yaml"
+    config.write_text("dataset: d\nmodel: {name: ttsn}\ntrain: {max_history: 20, epochs: 1}\n")
+    done = limerank("train", config, "--out", tmp_path / "run")
+    assert "note: this dataset selects on its test part" in done.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["selected_on"] == "test"
+    assert record["validation"] == record["test"]
+    assert "has no validation part" in refusal(3, "evaluate", tmp_path / "run", "--part", "validation")
+    answer("prepare", "table", "--raw", tmp_path / "raw", "--out", tmp_path / "d2")
+    config.write_text("dataset: d2\nmodel: {name: ttsn}\ntrain: {max_history: 20, epochs: 1}\n")
+    assert answer("train", config, "--out", tmp_path / "run2")["selected_on"] == "validation"
 
 
 def test_a_place_that_cannot_be_written_exits_6(tmp_path: Path) -> None:

@@ -25,18 +25,12 @@ class EventFile:
     columns: tuple[str, ...]
     batches: Callable[[], Iterator[pl.DataFrame]]
     rows: int | None = None
-    """How many rows there are, when that is known beforehand: it makes a better progress bar."""
+    """About how many rows there are, when that can be known beforehand: it tells the time left."""
 
     @classmethod
     def of_frame(cls, frame: pl.DataFrame, name: str) -> EventFile:
         """Events that are in memory already."""
         return cls(name, tuple(frame.columns), lambda: iter([frame]), frame.height)
-
-    @classmethod
-    def of_lazy(cls, lazy: pl.LazyFrame, name: str, rows: int | None = None) -> EventFile:
-        """Events that polars reads when they are needed."""
-        columns = tuple(lazy.collect_schema().names())
-        return cls(name, columns, lambda: iter(lazy.collect_batches(chunk_size=ROWS_PER_BATCH)), rows)
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def test_columns_are_checked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="test.csv: no such file; put train.csv and test.csv"):
         read_taobao_ad(extra)
     (extra / "test.csv").write_text("")
-    with pytest.raises(DataError, match="test.csv: cannot be read as csv"):
+    with pytest.raises(DataError, match="test.csv: cannot be read as a table"):
         read_taobao_ad(extra)
 
 

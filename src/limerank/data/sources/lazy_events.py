@@ -20,7 +20,7 @@ def lazy_events(
     rows: int | None = None,
     check: Callable[[pl.DataFrame, str], None] | None = None,
 ) -> EventFile:
-    """Like `EventFile.of_lazy`, but what polars cannot read is an error in one line; `check` sees every batch."""
+    """Events that polars reads when asked; what it cannot read is an error in one line; `check` sees every batch."""
 
     def batches() -> Iterator[pl.DataFrame]:
         try:

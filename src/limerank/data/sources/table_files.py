@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from limerank.data.raw import ROWS_PER_BATCH, EventFile
-from limerank.data.sources.table_lines import find_bad_line
+from limerank.data.sources.table_lines import estimated_lines, find_bad_line
 from limerank.errors import DataError
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst")
@@ -54,9 +54,9 @@ class TableFile:
         return not is_parquet(self.path)
 
     def rows(self) -> int | None:
-        """The number of rows where the file says it."""
+        """The number of rows of a Parquet file, and about the number of lines of a CSV file."""
         if self.is_csv:
-            return None
+            return estimated_lines(self.path)
         with explained(self.path, self.dialect):
             return int(self.lazy.select(pl.len()).collect().item())
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
 from limerank.data.raw import ROWS_PER_BATCH
+
+SAMPLED_BYTES = 2**18
 
 
 def find_bad_line(path: Path, separator: str, quote: str | None) -> str | None:
@@ -43,6 +46,22 @@ def find_bad_line(path: Path, separator: str, quote: str | None) -> str | None:
     except (OSError, EOFError, pl.exceptions.PolarsError):
         return None
     return None
+
+
+def estimated_lines(path: Path) -> int | None:
+    """About how many lines a file has, from its size and its beginning; None where the beginning cannot be unpacked."""
+    size = path.stat().st_size
+    with path.open("rb") as handle:
+        beginning = handle.read(SAMPLED_BYTES)
+    lines = beginning
+    if path.name.lower().endswith(".gz"):
+        try:
+            lines = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(beginning)
+        except zlib.error:
+            return None
+    elif path.name.lower().endswith(".zst"):
+        return None
+    return round(lines.count(b"\n") * size / len(beginning)) if beginning else 0
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

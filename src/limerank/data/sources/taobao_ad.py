@@ -6,14 +6,14 @@ The files are `train.csv` and `test.csv` as the RecZoo collection publishes them
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from limerank.data.raw import EventFile, RawLog
+from limerank.data.sources.lazy_events import column_names, lazy_events
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Progress
 from limerank.protocols import ByColumn
@@ -177,13 +177,8 @@ def _md5_and_rows(path: Path, progress: Progress) -> tuple[str, int]:
 
 
 def _event_file(path: Path, part: str, align: bool, rows: int | None, notes: list[str]) -> EventFile:
-    try:
-        lazy = pl.scan_csv(path, infer_schema=False)
-        names = lazy.collect_schema().names()
-    except (pl.exceptions.PolarsError, OSError) as broken:
-        raise DataError(
-            f"{path}: cannot be read as csv ({str(broken).splitlines()[0]}); check that it is whole"
-        ) from None
+    lazy = pl.scan_csv(path, infer_schema=False)
+    names = column_names(lazy, path)
     for column in COLUMNS:
         if column not in names:
             raise DataError(f"{path}: column '{column}' is missing{did_you_mean(column, names)}")
@@ -193,14 +188,8 @@ def _event_file(path: Path, part: str, align: bool, rows: int | None, notes: lis
     if extra:
         notes.append(f"columns that TaobaoAd_x1 does not have are ignored: {', '.join(extra)}")
     chosen = lazy.select(*COLUMNS[:-1], pl.lit(part).alias(PART))
-    if not align:
-        return EventFile.of_lazy(chosen, str(path), rows)
-
-    def aligned() -> Iterator[pl.DataFrame]:
-        for batch in EventFile.of_lazy(chosen, str(path)).batches():
-            yield _align(batch)
-
-    return EventFile(str(path), (*COLUMNS[:-1], PART), aligned, rows)
+    file = lazy_events(chosen, str(path), rows)
+    return replace(file, batches=lambda: map(_align, file.batches())) if align else file
 
 
 def _align(batch: pl.DataFrame) -> pl.DataFrame:
