@@ -21,6 +21,7 @@ ALLOWED = {
     "serve": {"models", "data", "ops", *BASE},
     "report": BASE,
     "study": {"models", "data", "train", "serve", "report", "ops", *BASE},
+    "__main__": {"cli"},
     "cli": {"models", "data", "train", "serve", "report", "study", *BASE},
 }
 OPTIONAL_ENGINES = {"matplotlib", "triton", "faiss", "ray", "valkey", "torchrec", "onnxruntime"}

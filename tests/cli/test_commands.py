@@ -10,36 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 import yaml
+from calling import answer, in_a_process, limerank, refusal
 
 from limerank.data.raw import RawLog
 from limerank.data.sources.table import write_table_log
 from limerank.train.run import Run
-
-
-def limerank(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The real command in a real process."""
-    command = [sys.executable, "-c", "from limerank.cli import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
-
-
-def answer(*arguments: str | Path) -> dict[str, Any]:
-    done = limerank(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def refusal(code: int, *arguments: str | Path) -> str:
-    done = limerank(*arguments)
-    assert done.returncode == code, (done.returncode, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_the_walk_by_hand(tmp_path: Path) -> None:
@@ -139,7 +118,7 @@ def test_conflicts_exit_5(runs: dict[str, Run], store: Path, tmp_path: Path) -> 
 
 
 def test_errors_as_json(tmp_path: Path) -> None:
-    done = limerank("describe", tmp_path / "nowhere", "--json")
+    done = in_a_process("describe", tmp_path / "nowhere", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["exit_code"] == 3
 

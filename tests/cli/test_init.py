@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 import yaml
+from calling import answer, limerank
 
 from limerank.data.eventlog import EventLog
 from limerank.data.raw import RawLog
 from limerank.data.sources.table import write_table_log
-
-
-def limerank(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The real command in a real process."""
-    command = [sys.executable, "-c", "from limerank.cli import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
-
-
-def answer(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
-    done = limerank(*arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 @pytest.fixture

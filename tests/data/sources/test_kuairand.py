@@ -5,19 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import subprocess
-import sys
 import tarfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from calling import limerank
 
 from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
@@ -341,49 +338,25 @@ def test_wrong_values_are_named(tmp_path: Path) -> None:
         read_kuairand(folder)
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The real command in a real process."""
-    command = [sys.executable, "-c", "from limerank.cli import main; main()", "prepare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_the_command(tmp_path: Path) -> None:
     write_kuairand(tmp_path / "raw", a_month())
     place = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
-    done = run("kuairand-1k", *place, "--protocol", "whole-log", "--tasks", "long_view, is_like", "--json")
+    done = limerank(
+        "prepare", "kuairand-1k", *place, "--protocol", "whole-log", "--tasks", "long_view, is_like", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == 2 * 2 * 31 + 30
     log = EventLog.open(tmp_path / "out")
     assert [task.name for task in log.schema.tasks] == ["long_view", "is_like"]
     assert log.manifest.origin["protocol"] == "whole-log"
-    shown_notes = run("kuairand-1k", *place, "--overwrite").stderr
+    shown_notes = limerank("prepare", "kuairand-1k", *place, "--overwrite").stderr
     assert "note: protocol paper: the first 14 days train" in shown_notes
-    refused = run("kuairand-1k", "--raw", tmp_path / "nowhere", "--out", tmp_path / "other")
+    refused = limerank("prepare", "kuairand-1k", "--raw", tmp_path / "nowhere", "--out", tmp_path / "other")
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
 
 
-@pytest.fixture
-def zenodo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A server of files; its folder and its address."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-    class Silent(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            return None
-
-    folder = tmp_path / "served"
-    folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_download_to_dataset(zenodo: tuple[Path, str], tmp_path: Path) -> None:
-    served, home = zenodo
+def test_download_to_dataset(owners_site: tuple[Path, str], tmp_path: Path) -> None:
+    served, home = owners_site
     source = write_kuairand(tmp_path / "made", a_month())
     with tarfile.open(served / "content", "w:gz") as archive:
         archive.add(source / "KuaiRand-1K", "KuaiRand-1K")

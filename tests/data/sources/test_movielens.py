@@ -5,18 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import subprocess
-import sys
-import threading
 import zipfile
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from calling import limerank
 
 from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
@@ -221,16 +216,10 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         events_of(read_movielens(hundred))
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The real command in a real process."""
-    command = [sys.executable, "-c", "from limerank.cli import main; main()", "prepare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_the_command(tmp_path: Path) -> None:
     write_100k(tmp_path / "raw")
     place = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
-    done = run("movielens", *place, "--positive-from", "5", "--select-on-test", "--json")
+    done = limerank("prepare", "movielens", *place, "--positive-from", "5", "--select-on-test", "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["events"], facts["items"], facts["users"]) == (20, 5, 3)
@@ -238,31 +227,11 @@ def test_the_command(tmp_path: Path) -> None:
     log = EventLog.open(tmp_path / "out")
     assert log.schema.split.select_on_test
     assert set(np.asarray(log.column("requests/part")).tolist()) == {0, 2}
-    assert run("movielens", *place).returncode == 5, "nothing is replaced unasked"
-    assert run("movielens", *place, "--overwrite").returncode == 0
-    refused = run("movielens", *place, "--overwrite", "--split", "by_time")
+    assert limerank("prepare", "movielens", *place).returncode == 5, "nothing is replaced unasked"
+    assert limerank("prepare", "movielens", *place, "--overwrite").returncode == 0
+    refused = limerank("prepare", "movielens", *place, "--overwrite", "--split", "by_time")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "error: --split by_time: no such protocol" in refused.stderr
-
-
-@pytest.fixture
-def grouplens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A server of files; its folder and its address."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-    class Silent(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            return None
-
-    folder = tmp_path / "served"
-    folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def publish_archive(served: Path, edition: str, source: Path) -> None:
@@ -274,8 +243,8 @@ def publish_archive(served: Path, edition: str, source: Path) -> None:
     (served / f"ml-{edition}.zip.md5").write_text(f"MD5 (ml-{edition}.zip) = {digest}\n")
 
 
-def test_download_to_dataset(grouplens: tuple[Path, str], tmp_path: Path) -> None:
-    served, home = grouplens
+def test_download_to_dataset(owners_site: tuple[Path, str], tmp_path: Path) -> None:
+    served, home = owners_site
     publish_archive(served, "latest-small", write_latest(tmp_path / "ml"))
     folder = download_movielens("latest-small", tmp_path / "raw", progress=QUIET, home=home, patience=HASTY)
     assert [path.name for path in (tmp_path / "raw").iterdir()] == ["ml-latest-small"], "no archive is left"
@@ -286,8 +255,8 @@ def test_download_to_dataset(grouplens: tuple[Path, str], tmp_path: Path) -> Non
     )
 
 
-def test_download_refuses_what_it_does_not_know(grouplens: tuple[Path, str], tmp_path: Path) -> None:
-    served, home = grouplens
+def test_download_refuses_what_it_does_not_know(owners_site: tuple[Path, str], tmp_path: Path) -> None:
+    served, home = owners_site
     publish_archive(served, "100k", write_100k(tmp_path / "ml"))
     with pytest.raises(DataError, match="says [0-9a-f]{32}, but the edition this was written for has 0e33842e"):
         download_movielens("100k", tmp_path / "raw", progress=QUIET, home=home, patience=HASTY)
