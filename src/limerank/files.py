@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from limerank.errors import ConflictError, LimerankError
+from limerank.errors import ConflictError, LimerankError, UnavailableError
 
 STAGING_MARK = ".staging-"
 OLD_MARK = "-old"
@@ -103,6 +103,15 @@ def check_free(final: Path, *, marker: str, overwrite: bool) -> None:
         raise ConflictError(f"{final} holds no {marker}, so it is not ours to replace; choose another place")
 
 
+def check_writable(final: Path, option: str) -> None:
+    """Raise before long work when nothing could be written at its end."""
+    place = next(parent for parent in (final.absolute(), *final.absolute().parents) if parent.exists())
+    if not place.is_dir():
+        raise UnavailableError(f"{option} {final}: {place} is a file, not a folder; choose another place")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UnavailableError(f"{option} {final}: nothing may be written in {place}; choose another place")
+
+
 def _swap_in(staging: Path, final: Path) -> None:
     retired = final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}{OLD_MARK}")
     if final.exists():
@@ -124,6 +133,14 @@ def _remove_leftovers(final: Path) -> None:
             if path.name.endswith(OLD_MARK) and not final.exists():
                 continue
             shutil.rmtree(path, ignore_errors=True)
+
+
+def replaced_versions(final: Path) -> list[Path]:
+    """What an --overwrite moved away from `final` and did not come to delete."""
+    if not final.parent.is_dir():
+        return []
+    start = f"{final.name}{STAGING_MARK}"
+    return [path for path in final.parent.iterdir() if path.name.startswith(start) and path.name.endswith(OLD_MARK)]
 
 
 def is_leftover(path: Path) -> bool:

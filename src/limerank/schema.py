@@ -80,6 +80,8 @@ class Feature(_Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Feature:
+        if self.name.endswith((".values", ".offsets")):
+            raise ValueError(f"feature '{self.name}': a name must not end in .values or .offsets")
         if self.kind in (Kind.MULTI_VALUED, Kind.VECTOR) and self.role not in (Role.ITEM, Role.USER):
             raise ValueError(f"feature '{self.name}': {self.kind.value} features must have the role 'item' or 'user'")
         if self.buckets is not None and self.kind not in (Kind.CONTINUOUS, Kind.HASHED):

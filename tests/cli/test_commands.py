@@ -226,7 +226,7 @@ def test_selecting_on_the_test_part_is_a_flag_that_the_run_records(raw_log: RawL
 def test_a_place_that_cannot_be_written_exits_6(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     message = refusal(6, "prepare", "simulated", "--users", "20", "--items", "20", "--out", tmp_path / "file" / "d")
-    assert "check that the place exists, has room and is yours" in message
+    assert f"--out {tmp_path / 'file' / 'd'}: {tmp_path / 'file'} is a file, not a folder" in message
 
 
 def test_an_interrupted_study_stops_its_workers(runs: dict[str, Run], tmp_path: Path) -> None:

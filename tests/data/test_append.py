@@ -20,7 +20,7 @@ from snapshots import snapshot
 from limerank.config import RunConfig, TrainConfig
 from limerank.data import append as appending
 from limerank.data.append import append
-from limerank.data.eventlog import EventLog
+from limerank.data.eventlog import EventLog, Manifest
 from limerank.data.prepare import prepare
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.splits import Part
@@ -204,7 +204,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from limerank.data.append import append
-from limerank.data.eventlog import EventLog
+from limerank.data.eventlog import EventLog, Manifest
 from limerank.data.raw import EventFile, RawLog
 import polars as pl
 log = EventLog.open(Path(sys.argv[1]))
@@ -249,3 +249,39 @@ def test_kill_9_in_the_middle_leaves_the_old_or_the_new_state(tmp_path: Path) ->
     later = days_of([("u1", "i1", 6 * DAY, 1)])[5]
     assert append(log.path, replace(raw_of(later))).manifest.counts["events"] == 28_001
     assert not [path for path in (log.path / "segments").iterdir() if "staging" in path.name], leftovers
+
+
+def test_parts_files_are_counted_as_numbers(tmp_path: Path) -> None:
+    """After 9999 comes 10000, which is not older than 9993."""
+    days = days_of(every_day([]))
+    log = prepare(raw_of(*days[:4]), tmp_path / "d")
+    for number in range(9992, 10_000):
+        (log.path / "parts" / f"{number}.npy").write_bytes((log.path / "parts/0000.npy").read_bytes())
+    log = append(log.path, raw_of(days[4]))
+    assert log.manifest.parts == "parts/10000"
+    assert len(log.requests_in(Part.TEST)) == 1
+
+
+def test_every_state_that_was_ever_published_is_an_ancestor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending, "MOST_SEGMENTS", 2)
+    published: list[str] = []
+    publish = appending._publish
+
+    def noting(log: EventLog, manifest: Manifest) -> EventLog:
+        done = publish(log, manifest)
+        published.append(done.fingerprint)
+        return done
+
+    monkeypatch.setattr(appending, "_publish", noting)
+    days = days_of(every_day([]))
+    log = prepare(raw_of(*days[:4]), tmp_path / "d")
+    first = log.fingerprint
+    for day in days[4:8]:
+        log = append(log.path, raw_of(day))
+    assert set(log.manifest.grown_from) | {log.fingerprint} == {first, *published}
+
+
+def test_a_folder_that_is_no_dataset_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no dataset here"):
+        append(tmp_path, raw_of(days_of(every_day([]))[0]))
+    assert not list(tmp_path.iterdir())

@@ -120,7 +120,7 @@ def test_times_of_two_units(folder: Path) -> None:
 
 def test_an_event_without_time(folder: Path) -> None:
     edit(folder, "events", lambda t: t.with_columns(time=pl.when(pl.int_range(pl.len()) != 7).then("time")))
-    assert "column 'time' is empty (first None at row 8)" in refused(folder)
+    assert "column 'time' is empty (first at row 8)" in refused(folder)
 
 
 @pytest.mark.parametrize(("value", "said"), [(float("nan"), "is NaN"), (float("inf"), "is infinite")])
@@ -160,7 +160,7 @@ def test_ids_written_as_floats_in_text(folder: Path) -> None:
 
 def test_empty_ids(folder: Path) -> None:
     edit(folder, "events", lambda t: t.with_columns(item_id=pl.when(pl.int_range(pl.len()) != 2).then("item_id")))
-    assert "column 'item_id' is empty (first None at row 3); drop or fill those rows" in refused(folder)
+    assert "column 'item_id' is empty (first at row 3); drop or fill those rows" in refused(folder)
 
 
 def test_duplicate_item(folder: Path) -> None:

@@ -16,7 +16,7 @@ from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
 from limerank.data.raw import EventFile, RawLog
 from limerank.protocols import ByColumn, GlobalTime
-from limerank.schema import Feature, Histories, Role, Schema, Task
+from limerank.schema import Feature, Histories, Kind, Role, Schema, Task, TimeUnit
 
 SHARED = Path(__file__).parents[3] / "shared/data/kuairand_27k_likehate"
 START = 1_700_000_000_000
@@ -37,6 +37,7 @@ def good_events(rows: int = 3000) -> pl.DataFrame:
 
 def schema_of(**changes: Any) -> Schema:
     base = Schema(
+        time_unit=TimeUnit.MILLISECONDS,
         features=(
             Feature(name="item_id", role=Role.ITEM),
             Feature(name="clicked", role=Role.EVENT, column="click"),
@@ -78,6 +79,7 @@ def test_the_simulated_log_passes_everything(log: EventLog) -> None:
     assert facts["bytes"]["disk"] == sum(record.bytes for record in log.manifest.files)
 
 
+ROW = pl.int_range(pl.len())
 Change = Callable[[pl.DataFrame], pl.DataFrame]
 SAME_MOMENT = pl.col("time") - pl.col("time") % 10_000_000
 
@@ -181,3 +183,22 @@ def test_ready_made_histories_without_time_can_be_described(tmp_path: Path) -> N
     )
     assert found(checks, "times", Level.PASS) == ["the log has no times; its histories are ready-made"]
     assert "p50 2" in found(checks, "histories", Level.PASS)[0]
+
+
+def test_constant_numbers_one_class_in_validation_and_lists_of_one(tmp_path: Path) -> None:
+    features = (
+        Feature(name="item_id", role=Role.ITEM),
+        Feature(name="tags", role=Role.ITEM, kind=Kind.MULTI_VALUED),
+        Feature(name="same", role=Role.EVENT, kind=Kind.CONTINUOUS),
+        Feature(name="hash", role=Role.EVENT, kind=Kind.HASHED),
+    )
+    changed = good_events().with_columns(
+        tags=pl.format("a,{}", pl.col("item_id")),
+        same=pl.lit(1.5),
+        hash=pl.lit("x"),
+        click=pl.when((ROW >= 2400) & (ROW < 2700)).then(0).otherwise(pl.col("click")),
+    )
+    checks = checks_of(tmp_path, changed, features=features)
+    assert "event feature 'same', event feature 'hash'" in found(checks, "constants", Level.WARN)[0]
+    assert "the validation part has one class only" in found(checks, "labels", Level.WARN)[0]
+    assert "item feature 'tags' has up to 1 values: is its separator right" in found(checks, "lists", Level.WARN)[0]

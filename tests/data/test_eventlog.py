@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -210,3 +211,161 @@ def test_another_request_of_the_same_moment_is_not_history(tmp_path: Path) -> No
     assert log.manifest.counts["requests"] == 12
     loader = RequestLoader(log, Part.TEST, batch_requests=8, max_history=50)
     assert loader.history_lengths(np.array([10, 11])).tolist() == [10, 10]
+
+
+def raw_of(
+    events: pl.DataFrame, items: pl.DataFrame | None = None, users: pl.DataFrame | None = None, **schema: Any
+) -> RawLog:
+    """A log of any columns; by default split by time with plenty of both sides."""
+    values: dict[str, Any] = {
+        "features": (Feature(name="item_id", role=Role.ITEM),),
+        "tasks": (Task(name="click"),),
+        "split": GlobalTime(validation_fraction=0.2, test_fraction=0.2),
+    }
+    files = (EventFile.of_frame(events, "events"),)
+    return RawLog(schema=Schema(**(values | schema)), events=files, items=items, users=users, origin={"source": "test"})
+
+
+def rows(count: int, **columns: Any) -> pl.DataFrame:
+    base: dict[str, Any] = {
+        "user_id": [f"u{n % 3}" for n in range(count)],
+        "item_id": [f"i{n % 5}" for n in range(count)],
+        "time": range(count),
+        "click": [n % 2 for n in range(count)],
+    }
+    return pl.DataFrame(base | columns)
+
+
+def test_event_and_context_encoders_see_training_rows_only(tmp_path: Path) -> None:
+    """The last rows say other words and larger numbers; neither a vocabulary nor a bucket knows of them."""
+    late = [n >= 32 for n in range(40)]
+    events = rows(
+        40,
+        word=["late" if x else "early" for x in late],
+        number=[1000.0 if x else float(n) for n, x in enumerate(late)],
+        place=["late" if x else "early" for x in late],
+        request=[f"r{n}" for n in range(40)],
+    )
+    features = (
+        Feature(name="item_id", role=Role.ITEM),
+        Feature(name="word", role=Role.EVENT),
+        Feature(name="number", role=Role.EVENT, kind=Kind.CONTINUOUS, buckets=4),
+        Feature(name="place", role=Role.CONTEXT),
+    )
+    log = prepare(
+        raw_of(events, features=features, split=GlobalTime(validation_fraction=0.1, test_fraction=0.1)), tmp_path / "d"
+    )
+    word, number = log.encoders.event
+    assert word.vocabulary == ("early",)
+    assert max(number.boundaries) < 40
+    assert log.encoders.context[0].vocabulary == ("early",)
+
+
+def test_rare_users_are_counted_without_the_events_of_rare_items(tmp_path: Path) -> None:
+    """'few' has three events, two of them with an item that is dropped: then only one is left, and he goes too."""
+    events = pl.concat([rows(30), rows(3, user_id=["few"] * 3, item_id=["rare", "rare", "i1"], time=[30, 31, 32])])
+    log = prepare(raw_of(events, minimum_item_events=3, minimum_user_events=2), tmp_path / "d")
+    assert "few" not in log.user_ids.to_list()
+    assert "rare" not in log.item_ids.to_list()
+    assert log.manifest.dropped == {"events": 3}
+    kept = prepare(raw_of(events, minimum_user_events=3), tmp_path / "all")
+    assert "few" in kept.user_ids.to_list()
+
+
+def test_a_request_whose_events_differ_in_time_is_one_request_at_its_first_moment(tmp_path: Path) -> None:
+    """Impressions of one page are logged milliseconds apart: the second must not see what happened to the first."""
+    events = rows(
+        40,
+        user_id=["u"] * 40,
+        time=[1000 * (n // 2) + n % 2 for n in range(40)],
+        page=[f"p{n // 2}" for n in range(40)],
+    )
+    log = prepare(raw_of(events, request_id="page"), tmp_path / "d")
+    assert log.manifest.counts["requests"] == 20
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=100)
+    assert loader.history_lengths(np.arange(20)).tolist() == [2 * n for n in range(20)]
+    assert log.manifest.notes == [
+        "20 requests have events of several times under one 'page'; the earliest counts for all of them"
+    ]
+
+
+@pytest.mark.parametrize("pages", [["a", "b"] * 20, [f"p{n % 10}" for n in range(40)]])
+def test_requests_that_reach_into_each_other_are_refused(tmp_path: Path, pages: list[str]) -> None:
+    """Two sessions side by side, or ids that are used again: neither names a moment."""
+    events = rows(40, user_id=["u"] * 40, page=pages)
+    with pytest.raises(
+        DataError, match="requests begin while another of the same user still goes on.*leave request_id out"
+    ):
+        prepare(raw_of(events, request_id="page"), tmp_path / "d")
+
+
+def test_features_may_be_called_anything(tmp_path: Path) -> None:
+    """Names that the store uses itself: id, code, when, item, element, events, text, row."""
+    names = ("id", "code", "when", "item", "element", "events", "text", "row", "user", "time")
+    events = rows(40, **{f"c_{name}": [f"{name}{n % 5}" for n in range(40)] for name in names})
+    in_table = events.select("item_id", "c_id", "c_text").unique("item_id")
+    features = tuple(Feature(name=name, column=f"c_{name}", role=Role.ITEM) for name in names)
+    log = prepare(raw_of(events, items=in_table, features=features), tmp_path / "d")
+    assert log.item_ids.to_list() == ["", "i0", "i1", "i2", "i3", "i4"]
+    for encoder in log.encoders.item:
+        assert encoder.vocabulary == tuple(f"{encoder.name}{n}" for n in range(5))
+    for ending in (".values", ".offsets"):
+        with pytest.raises(ValueError, match="must not end in"):
+            Feature(name=f"genres{ending}", role=Role.ITEM)
+
+
+def test_an_open_dataset_is_never_mixed_with_one_that_took_its_place(tmp_path: Path) -> None:
+    old = prepare(raw_of(rows(40)), tmp_path / "d")
+    prepare(raw_of(rows(80)), tmp_path / "d", overwrite=True)
+    with pytest.raises(DataError, match="was replaced while it was open; open it again"):
+        old.column("events/item")
+    assert len(EventLog.open(tmp_path / "d").column("events/item")) == 80
+
+
+def test_a_missing_value_never_hides_a_known_one_of_the_same_moment(tmp_path: Path) -> None:
+    events = rows(40, brand=[None if n < 20 else f"b{n % 5}" for n in range(40)], time=[n % 20 for n in range(40)])
+    features = (Feature(name="brand", role=Role.ITEM),)
+    log = prepare(raw_of(events, features=features), tmp_path / "d")
+    assert log.encoders.item[0].vocabulary == ("b0", "b1", "b2", "b3", "b4")
+
+
+def test_context_that_is_sometimes_missing_within_a_request_is_refused(tmp_path: Path) -> None:
+    features = (Feature(name="item_id", role=Role.ITEM), Feature(name="speed", role=Role.CONTEXT, kind=Kind.CONTINUOUS))
+    events = rows(40, user_id=["u"] * 40, time=[n // 2 for n in range(40)], speed=[None, 0.0] * 20)
+    with pytest.raises(DataError, match="context column 'speed' differs within a request, in 20 rows"):
+        prepare(raw_of(events, features=features), tmp_path / "d")
+
+
+def test_vectors_may_be_missing_in_a_whole_file_but_not_differ_in_width(tmp_path: Path) -> None:
+    features = (Feature(name="v", role=Role.ITEM, kind=Kind.VECTOR),)
+    known = rows(30, v=[[1.0, float(n % 5)] for n in range(30)])
+    none = rows(10, time=range(30, 40), v=pl.Series([None] * 10, dtype=pl.List(pl.Float64)))
+    wide = rows(10, time=range(30, 40), item_id=["new"] * 10, v=[[1.0, 2.0, 3.0]] * 10)
+    base = raw_of(known, features=features)
+    files = (EventFile.of_frame(none, "none"), EventFile.of_frame(known, "known"))
+    log = prepare(replace(base, events=files), tmp_path / "d")
+    assert log.item_table.vectors[0][1:].tolist() == [[1.0, float(n)] for n in range(5)]
+    files = (EventFile.of_frame(known, "known"), EventFile.of_frame(wide, "wide"))
+    with pytest.raises(DataError, match="feature 'v': has vectors of width 2 and 3"):
+        prepare(replace(base, events=files), tmp_path / "bad")
+    with pytest.raises(DataError, match="feature 'v': no item or user has a vector"):
+        prepare(
+            replace(base, events=(EventFile.of_frame(none.with_columns(time=pl.int_range(pl.len())), "n"),)),
+            tmp_path / "bad",
+        )
+
+
+def test_a_feature_that_changes_between_events_is_noted(tmp_path: Path) -> None:
+    features = (Feature(name="price", role=Role.ITEM), Feature(name="item_id", role=Role.ITEM))
+    log = prepare(raw_of(rows(40, price=[str(n % 2) for n in range(40)]), features=features), tmp_path / "d")
+    assert log.manifest.notes == [
+        "feature 'price' differs between events of one item for 5 of 5 items; the value of the first event counts"
+    ]
+
+
+def test_seconds_without_a_unit_are_asked_about(tmp_path: Path) -> None:
+    events = rows(40, time=[1_700_000_000 + n for n in range(40)])
+    with pytest.raises(DataError, match="milliseconds of 1970-01-20, or seconds of 2023-11-14 .* say time_unit: s"):
+        prepare(raw_of(events), tmp_path / "d")
+    assert prepare(raw_of(events, time_unit="s"), tmp_path / "s").manifest.last_time == 1_700_000_039_000
+    assert prepare(raw_of(events, time_unit="ms"), tmp_path / "ms").manifest.last_time == 1_700_000_039

@@ -23,7 +23,7 @@ from limerank.data.raw import EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.sources.table import write_table_log
 from limerank.data.splits import Part
-from limerank.errors import UnavailableError
+from limerank.errors import DataError, UnavailableError
 
 COMMAND = [sys.executable, "-m", "limerank", "prepare", "table"]
 ENVIRONMENT = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -145,3 +145,26 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     events = EventLog.open(tmp_path / "64").manifest.counts["events"]
     raw_bytes = 100 * events  # a row of the raw log in memory
     assert peaks[1] - peaks[0] < raw_bytes / 2
+
+
+def test_an_overwrite_that_was_killed_between_two_renames_says_where_the_dataset_is(
+    raw_log: RawLog, tmp_path: Path
+) -> None:
+    log = prepare(raw_log, tmp_path / "d")
+    log.path.rename(tmp_path / "d.staging-999999-old")
+    with pytest.raises(
+        DataError, match=r"an interrupted --overwrite left the dataset as .*d.staging-999999-old; rename it back"
+    ):
+        EventLog.open(tmp_path / "d")
+
+
+@pytest.mark.parametrize("limit", [1_500, 4_000, 9_000, 30_000])
+def test_any_writer_may_be_the_one_that_finds_the_disk_full(tmp_path: Path, raw_log: RawLog, limit: int) -> None:
+    """Polars, our own columns, numpy.save or JSON, depending on which file is the first beyond the limit."""
+    write_table_log(raw_log, tmp_path / "raw")
+    code = FULL.replace("(20_000, 20_000)", f"({limit}, {limit})")
+    command = [sys.executable, "-c", code, str(tmp_path / "raw"), str(tmp_path / "d")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, "no room left on the device" in done.stderr) == (UnavailableError.exit_code, True)
+    assert not list(tmp_path.glob("d*"))

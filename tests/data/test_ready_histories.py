@@ -20,7 +20,7 @@ from limerank.data.prepare import prepare
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.splits import Part
 from limerank.errors import DataError
-from limerank.protocols import ByColumn
+from limerank.protocols import ByColumn, LastEvents
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
 
 SCHEMA = Schema(
@@ -221,3 +221,111 @@ def test_an_empty_element_is_a_missing_value(tmp_path: Path) -> None:
     log = prepare(raw_of(events), tmp_path / "d")
     assert "" not in log.encoders.event[0].vocabulary
     assert decoded(log)[0][2] == (("k1", "see"), ("unknown", "unknown"), ("k2", "buy"))
+
+
+def test_buckets_and_vocabularies_see_training_histories_only(tmp_path: Path) -> None:
+    """Test rows show other numbers, kinds and deeds: none of them shapes an encoder."""
+    rows = [row(f"u{n}", f"i{n % 3}", ["k1", "k2"], "train", click=n % 2) for n in range(12)]
+    late = {**row("ann", "i1", ["k8", "k9"], "test"), "times": "1000^2000", "dids": "fly^fly"}
+    log = prepare(raw_of(pl.DataFrame([*rows, late])), tmp_path / "d")
+    did, seconds = log.encoders.event
+    assert max(seconds.boundaries) <= 1
+    assert did.vocabulary == ("buy", "see")
+    assert not {"k8", "k9"} & set(log.encoders.item[1].vocabulary)
+
+
+def test_what_lies_behind_a_prefix_is_the_future_and_not_counted(tmp_path: Path) -> None:
+    users = pl.DataFrame({"user_id": ["ann", "bob"], "kinds": ["a^FUT1^FUT2", "a"], "did": ["see^see^see", "see"]})
+    events = pl.DataFrame(
+        [{**row("ann", "i1", [], "train", click=n % 2), "kind": "a", "seen": 1} for n in range(6)]
+        + [
+            {**row("bob", "i1", [], "train"), "kind": "a", "seen": 1},
+            {**row("ann", "i1", [], "test"), "kind": "a", "seen": 3},
+        ]
+    ).drop("kinds", "dids", "times")
+    schema = Schema(
+        time=None,
+        features=(Feature(name="kind", role=Role.ITEM), Feature(name="did", role=Role.EVENT)),
+        tasks=(Task(name="click"),),
+        split=ByColumn(column="part", select_on_test=True),
+        histories=Histories(items={"kind": "kinds"}, events={"did": "did"}, length="seen"),
+    )
+    log = prepare(raw_of(events, schema, users), tmp_path / "d")
+    assert log.encoders.item[0].vocabulary == ("a",)
+
+
+def by_id(events: pl.DataFrame, **changes: Any) -> RawLog:
+    histories = Histories(item_ids="past", events={"did": "dids", "seconds": "times"})
+    return raw_of(events, SCHEMA.model_copy(update={"histories": histories, **changes}))
+
+
+def test_items_that_only_histories_show_are_known_and_missing_ones_unknown(tmp_path: Path) -> None:
+    past = {"past": "h1^^h2", "dids": "see^see^buy", "times": "1^2^3"}
+    log = prepare(by_id(pl.DataFrame([{**r, **past} for r in ROWS])), tmp_path / "d")
+    assert {"h1", "h2"} <= set(log.encoders.item[0].vocabulary)
+    assert log.item_ids.to_list().count("") == 1
+    rows, _ = HistoryIndex(log).rows(np.array([0]), 100)
+    assert [log.item_ids[int(i)] for i in rows.take(log.column("histories/item"))] == ["h1", "", "h2"]
+    with_null = pl.DataFrame([{**r, **past} for r in ROWS]).with_columns(
+        past=pl.Series([["h1", None, "h2"]] * len(ROWS)),
+        dids=pl.col("dids").str.split("^"),
+        times=pl.col("times").str.split("^"),
+    )
+    assert (
+        prepare(by_id(with_null), tmp_path / "null").column("histories/item").tolist()
+        == log.column("histories/item").tolist()
+    )
+
+
+def test_the_latest_history_is_exported_when_there_are_times(tmp_path: Path) -> None:
+    pasts = ["a^b^c", "b^c", "b^c^d", "e", "e", "e"]
+    events = pl.DataFrame(
+        [
+            {
+                **row("ann", "i1", [], "train", click=n % 2),
+                "past": past,
+                "when": n,
+                "dids": "^".join(["see"] * len(past.split("^"))),
+                "times": "^".join(["1"] * len(past.split("^"))),
+            }
+            for n, past in enumerate(pasts)
+        ]
+    )
+    log = prepare(by_id(events, time="when", split=LastEvents()), tmp_path / "d")
+    index = HistoryIndex(log)
+    rows, offsets = index.rows_of_users(10)
+    ann = log.user_ids.to_list().index("ann")
+    assert [log.item_ids[int(i)] for i in rows.take(index.item)[offsets[ann] : offsets[ann + 1]]] == ["e"]
+
+
+def test_empty_lists_and_lists_of_nothing_differ_and_cut_ones_are_shared(tmp_path: Path) -> None:
+    """[] and [""] are two histories in any order; what is equal after max_history is one, and one request."""
+    lists = pl.DataFrame(
+        {
+            "user_id": ["ann"] * 8,
+            "item_id": [f"i{n}" for n in range(8)],
+            "click": [0, 1] * 4,
+            "part": ["train"] * 6 + ["test"] * 2,
+            "past": [[], [""]] * 4,
+        },
+        schema_overrides={"past": pl.List(pl.String)},
+    )
+    schema = Schema(
+        time=None,
+        features=(Feature(name="item_id", role=Role.ITEM),),
+        tasks=(Task(name="click"),),
+        split=ByColumn(column="part", select_on_test=True),
+        histories=Histories(item_ids="past"),
+    )
+    first, second = prepare(raw_of(lists, schema), tmp_path / "a"), prepare(raw_of(lists[::-1], schema), tmp_path / "b")
+    assert first.fingerprint == second.fingerprint
+    assert sorted((first.column("requests/history_end") - first.column("requests/history_start")).tolist()) == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    cut = lists.with_columns(past=pl.Series(["x^a^b", "y^a^b"] * 4))
+    log = prepare(raw_of(cut, schema.model_copy(update={"max_history": 2})), tmp_path / "c")
+    assert log.manifest.counts["requests"] == 2  # one per part
+    assert len(log.column("histories/item")) == 2

@@ -48,6 +48,7 @@ def publish(
     started = time.perf_counter()
     progress = progress_for(as_json)
     files.check_free(out, marker=MANIFEST, overwrite=overwrite)
+    files.check_writable(out, "--out")
     raw = read()
     if select_on_test:
         split = raw.schema.split.model_copy(update={"select_on_test": True})
@@ -61,7 +62,7 @@ def publish(
         "fingerprint": log.fingerprint,
         **log.manifest.counts,
         "dropped": log.manifest.dropped,
-        "notes": [*raw.notes, *compared],
+        "notes": [*log.manifest.notes, *compared],
         "seconds": round(time.perf_counter() - started, 2),
     }
     if as_json:
@@ -71,6 +72,8 @@ def publish(
         f"prepared {facts['events']:,} events in {facts['requests']:,} requests in {facts['seconds']} s: {out} "
         f"(fingerprint {log.fingerprint[:12]})"
     )
+    for note in log.manifest.notes[len(raw.notes) :]:
+        progress.say(f"note: {note}")
     for line in compared:
         say(line)
     say(f"next: limerank describe {out}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,10 @@ from limerank.cli.common import (
     say,
     use_threads,
 )
+
+if TYPE_CHECKING:
+    from limerank.data.eventlog import EventLog
+    from limerank.train.run import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +76,7 @@ def evaluate(
     use_threads(threads)
     opened = Run.open(run)
     log = opened.dataset()
+    _say_if_grown(opened, log, as_json)
     loader = evaluation_loader(log, Part(part), opened.config.train.max_history)
     if not len(loader):
         raise DataError(f"{opened.config.dataset}: has no {part} part (it selects on the test part); use --part test")
@@ -105,7 +110,9 @@ def export(
     from limerank.train.run import Run
 
     use_threads(threads)
-    bundle = publish_run(Run.open(run), store, progress_for(as_json), row_type=rows, activate=activate)
+    opened = Run.open(run)
+    _say_if_grown(opened, opened.dataset(), as_json)
+    bundle = publish_run(opened, store, progress_for(as_json), row_type=rows, activate=activate)
     manifest = bundle.manifest
     if as_json:
         emit_json(
@@ -123,6 +130,13 @@ def export(
         + (", now active" if activate else "")
     )
     say(f"next: limerank rank {store} --user {bundle.user_ids.ids[1]}")
+
+
+def _say_if_grown(run: Run, log: EventLog, as_json: bool) -> None:
+    if log.fingerprint != run.record.data_fingerprint:
+        progress_for(as_json).say(
+            f"note: {log.path} has grown since this run was trained: its test part is another, its histories are newer"
+        )
 
 
 def _metrics_table(metrics: dict[str, Any], oracle: dict[str, Any]) -> None:

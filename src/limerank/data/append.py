@@ -54,6 +54,7 @@ def append(path: Path, raw: RawLog, *, progress: Progress | None = None) -> Even
             update={
                 "segments": [*log.manifest.segments, facts],
                 "last_time": intake.last_time,
+                "notes": [*log.manifest.notes, *(note for note in raw.notes if note not in log.manifest.notes)],
                 "dropped": {"events": log.manifest.dropped["events"] + intake.rows - facts.events},
                 "grown_from": [*log.manifest.grown_from, log.fingerprint],
             }
@@ -64,7 +65,9 @@ def append(path: Path, raw: RawLog, *, progress: Progress | None = None) -> Even
             name = _next_name(log, "segments")
             with files.staged_directory(path / name, marker="item_ids.arrow") as staging:
                 merged = merge_segments(log, staging, name)
-            log = _publish(log, log.manifest.model_copy(update={"segments": [merged]}))
+            before.add(facts.name)
+            grown_from = [*log.manifest.grown_from, log.fingerprint]
+            log = _publish(log, log.manifest.model_copy(update={"segments": [merged], "grown_from": grown_from}))
         _forget(log, before)
     return EventLog.open(path)
 
@@ -106,7 +109,7 @@ def _write_segment(
     with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
         segment.encode_events(ordered, intake, log.encoders, bar)
     write_tables(staging, log.encoders, items.of(new_items), users.of(new_users), unknown=False)
-    segment.write_requests(ordered, None, log.encoders, None)
+    segment.write_requests(ordered, None, None, log.encoders, None)
     facts = SegmentFacts(
         name=name, events=ordered.events, requests=len(ordered.user), items=len(new_items), users=len(new_users)
     )
@@ -150,6 +153,7 @@ def _publish(log: EventLog, manifest: Manifest) -> EventLog:
         for path in sorted([*wanted, f"{name}.npy", "encoders.json"])
     ]
     files.fsync(log.path / f"{name}.npy")
+    files.fsync(log.path / "parts")
     sealed = manifest.model_copy(
         update={"parts": name, "files": records, "fingerprint": fingerprint_of(manifest, records)}
     )
@@ -163,21 +167,26 @@ def _forget(log: EventLog, before: set[str]) -> None:
     for path in (log.path / "segments").iterdir():
         if f"segments/{path.name}" not in keep:
             shutil.rmtree(path, ignore_errors=True)
-    for path in sorted((log.path / "parts").iterdir())[:-MOST_SEGMENTS]:
+    for path in sorted((log.path / "parts").iterdir(), key=_number)[:-MOST_SEGMENTS]:
         path.unlink()
 
 
 def _next_name(log: EventLog, folder: str) -> str:
     """A name that was never used: after a kill there may be files that no manifest names."""
-    numbers = [int(path.name[:4]) for path in (log.path / folder).iterdir() if path.name[:4].isdigit()]
-    return f"{folder}/{max(numbers) + 1:04}"
+    return f"{folder}/{max(map(_number, (log.path / folder).iterdir())) + 1:04}"
+
+
+def _number(path: Path) -> int:
+    """The number a segment or parts file is called by; 0 for anything else."""
+    digits = path.name.partition(".")[0]
+    return int(digits) if digits.isdigit() else 0
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One append at a time; the lock vanishes with the process that holds it."""
-    if not path.is_dir():
-        raise DataError(f"{path}: no dataset here")
+    if not (path / MANIFEST).is_file():
+        raise DataError(f"{path}: no dataset here; `limerank prepare` makes one")
     with (path / LOCK).open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from limerank.data import columns
 from limerank.data.column_files import save_column
-from limerank.data.columns import Place
+from limerank.data.columns import ID, Place
 from limerank.data.encode import Counted, Encoder, fit_numbers, fit_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import UNKNOWN_INDEX, Feature, Kind
@@ -27,17 +27,17 @@ class Table:
     id_column: str
     features: Sequence[Feature]
     rows: pl.DataFrame
-    """Columns `id` and the features' names."""
+    """Columns ID and the features' names."""
 
     @property
     def ids(self) -> pl.Series:
         """External ids, in row order; the unknown row is not among them."""
-        return self.rows["id"]
+        return self.rows[ID]
 
     def of(self, ids: pl.Series) -> Table:
         """The rows of these ids, in that order; an id that no row has is featureless."""
-        wanted = pl.DataFrame({"id": ids}).join(self.rows, on="id", how="left", maintain_order="left")
-        named_by_id = [pl.col("id").alias(f.name) for f in self.features if f.source_column == self.id_column]
+        wanted = pl.DataFrame({ID: ids}).join(self.rows, on=ID, how="left", maintain_order="left")
+        named_by_id = [pl.col(ID).alias(f.name) for f in self.features if f.source_column == self.id_column]
         return Table(self.id_column, self.features, wanted.with_columns(named_by_id))
 
 
@@ -45,7 +45,7 @@ def read_table(
     table: pl.DataFrame | None, name: str, id_column: str, features: Sequence[Feature], from_events: pl.DataFrame | None
 ) -> Table:
     """Check and clean a table, and add the features that were found in the events."""
-    rows = pl.DataFrame(schema={"id": pl.String})
+    rows = pl.DataFrame(schema={ID: pl.String})
     if table is not None:
         if id_column not in table.columns:
             raise DataError(f"{name}: column '{id_column}' is missing{did_you_mean(id_column, table.columns)}")
@@ -55,31 +55,39 @@ def read_table(
             twice = ids.filter(ids.is_duplicated()).sort()[0]
             raise DataError(f"{name}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
         found = [f for f in features if f.source_column in table.columns and f.source_column != id_column]
-        rows = pl.DataFrame({"id": ids, **{f.name: columns.clean(f, table[f.source_column], place) for f in found}})
+        rows = pl.DataFrame({ID: ids, **{f.name: columns.clean(f, table[f.source_column], place) for f in found}})
     if from_events is not None:
-        known = from_events.rename({id_column: "id"})
-        rows = rows.join(known, on="id", how="full", coalesce=True)
+        rows = rows.join(from_events, on=ID, how="full", coalesce=True)
     return Table(id_column, features, rows)
 
 
-def fit_table(table: Table, train_events: Ints, history_counts: dict[str, Counted]) -> tuple[Encoder, ...]:
-    """Encoders of a table's features, fitted on the rows that occur in training events (`train_events` per row)."""
-    seen = table.rows.with_columns(__events=pl.Series(train_events)).filter(pl.col("__events") > 0)
-    return tuple(_fit(feature, table, seen, history_counts.get(feature.name)) for feature in table.features)
+def fit_table(
+    table: Table, train_events: Ints, in_histories: Ints | None, words: dict[str, Counted]
+) -> tuple[Encoder, ...]:
+    """Encoders of a table's features, fitted on the rows that occur in training.
+
+    `train_events` says in how many training events each row occurs, `in_histories` in how many ready-made histories of
+    training rows, `words` which texts such histories show themselves. Each is counted by itself, as FuxiCTR does.
+    """
+    counts = [train_events] if in_histories is None or not in_histories.any() else [train_events, in_histories]
+    return tuple(_fit(feature, table, counts, words.get(feature.name)) for feature in table.features)
 
 
-def _fit(feature: Feature, table: Table, seen: pl.DataFrame, from_histories: Counted | None) -> Encoder:
-    column = seen[feature.name]
+def _fit(feature: Feature, table: Table, counts: list[Ints], words: Counted | None) -> Encoder:
     if feature.kind is Kind.VECTOR:
-        width = table.rows[feature.name].dtype.shape[0]  # type: ignore[attr-defined]
-        return Encoder(name=feature.name, kind=feature.kind, width=width)
+        return Encoder(name=feature.name, kind=feature.kind, width=_width(table.rows[feature.name], feature.name))
     if feature.kind is Kind.CONTINUOUS:
-        return fit_numbers(feature, column.drop_nulls().to_numpy())
-    pairs = seen.select(pl.col(feature.name).alias("text"), "__events")
+        seen = np.logical_or.reduce([count > 0 for count in counts])
+        return fit_numbers(feature, table.rows[feature.name].filter(pl.Series(seen)).drop_nulls().to_numpy())
+    return fit_texts(feature, *(_counted(feature, table, count) for count in counts), *([words] if words else []))
+
+
+def _counted(feature: Feature, table: Table, count: Ints) -> Counted:
+    shown = table.rows.select(pl.col(feature.name).alias("text"), pl.Series("events", count))
+    pairs = shown.filter(pl.col("events") > 0)
     if feature.kind is Kind.MULTI_VALUED:
         pairs = pairs.filter(pl.col("text").list.len() > 0).explode("text")
-    counted = [Counted(pairs["text"], pairs["__events"].to_numpy())]
-    return fit_texts(feature, *counted, *([from_histories] if from_histories is not None else []))
+    return Counted(pairs["text"], pairs["events"].to_numpy())
 
 
 def write_table(directory: Path, folder: str, encoders: Sequence[Encoder], table: Table, *, unknown: bool) -> None:
@@ -95,8 +103,12 @@ def write_table(directory: Path, folder: str, encoders: Sequence[Encoder], table
             matrix = np.zeros((len(values) + before, encoder.width), dtype=np.float32)
             present = values.is_not_null()
             if present.any():
-                _check_width(values, encoder)
-                matrix[before:][present.to_numpy()] = values.drop_nulls().to_numpy()
+                if _width(values, encoder.name) != encoder.width:
+                    raise DataError(
+                        f"feature '{encoder.name}': vectors have width {_width(values, encoder.name)}, "
+                        f"the dataset has {encoder.width}; give the same vectors as before"
+                    )
+                matrix[before:][present.to_numpy()] = np.array(values.drop_nulls().to_list(), dtype=np.float32)
             save_column(directory, name, matrix)
         elif encoder.kind is Kind.MULTI_VALUED:
             lengths = values.list.len().fill_null(0).to_numpy().astype(np.int64)
@@ -120,11 +132,15 @@ def _clean_type(encoder: Encoder) -> pl.DataType:
     if encoder.kind is Kind.MULTI_VALUED:
         return pl.List(pl.String)
     if encoder.kind is Kind.VECTOR:
-        return pl.Array(pl.Float32, encoder.width)
+        return pl.List(pl.Float32)
     return pl.Float32() if encoder.kind is Kind.CONTINUOUS else pl.String()
 
 
-def _check_width(values: pl.Series, encoder: Encoder) -> None:
-    width = values.dtype.shape[0]  # type: ignore[attr-defined]
-    if width != encoder.width:
-        raise DataError(f"feature '{encoder.name}': vectors have width {width}, the dataset has {encoder.width}")
+def _width(values: pl.Series, name: str) -> int:
+    """The one width that all vectors of a feature have."""
+    widths = values.list.len().drop_nulls().unique().sort()
+    if not len(widths):
+        raise DataError(f"feature '{name}': no item or user has a vector; leave it out, or give some")
+    if len(widths) > 1:
+        raise DataError(f"feature '{name}': has vectors of width {widths[0]} and {widths[-1]}; give all the same width")
+    return int(widths[0])

@@ -17,7 +17,7 @@ from limerank.data.eventlog import EventLog
 from limerank.data.history import UNLIMITED
 from limerank.data.splits import Part
 from limerank.metrics import auc_of_counts
-from limerank.schema import FIRST_KNOWN_INDEX, UNKNOWN_INDEX, Kind, Role
+from limerank.schema import UNKNOWN_INDEX, Kind, Role
 
 SUSPICIOUS_AUC, IMPOSSIBLE_AUC = 0.9, 0.97
 MANY = 0.2  # of the rows: from here on a share is worth a warning
@@ -96,7 +96,7 @@ def run_checks(log: EventLog) -> list[Check]:
     """All checks, in the order in which to read them."""
     view = _View(log)
     checks = [*_labels(view), *_selection(view), *_histories(view), *_unseen(view)]
-    checks += [*_duplicates(view), *_ties(view), *_times(view), *_constants(view), *_predictors(view)]
+    checks += [*_duplicates(view), *_ties(view), *_times(view), *_constants(view), *_lists(view), *_predictors(view)]
     return checks
 
 
@@ -108,6 +108,8 @@ def _labels(view: _View) -> Iterator[Check]:
         trained, tested = rates.get("train", 0.0), rates.get("test", 0.0)
         if {trained, tested} & {0.0, 1.0}:
             level, why = Level.FAIL, ": one class only, so nothing can be learned or measured"
+        elif rates.get("validation", trained) in (0.0, 1.0):
+            level, why = Level.WARN, ": the validation part has one class only, so selection goes by logloss"
         elif max(trained, tested) > DRIFT * min(trained, tested):
             level, why = Level.WARN, ": the test part differs much from what is trained on"
         else:
@@ -236,8 +238,11 @@ def _constants(view: _View) -> Iterator[Check]:
     names = [
         name for name, values, _ in view.columns() if len(values[train]) and values[train].min() == values[train].max()
     ]
+    folder = "histories" if view.log.schema.histories else "events"
     for encoder in view.log.encoders.event:
-        if encoder.size <= FIRST_KNOWN_INDEX + 1:
+        stored = np.asarray(view.log.column(f"{folder}/event.{encoder.name}"))
+        seen = stored if folder == "histories" else stored[train]
+        if len(seen) and seen.min() == seen.max():
             names.append(f"event feature '{encoder.name}'")
     if names:
         yield Check(
@@ -245,6 +250,19 @@ def _constants(view: _View) -> Iterator[Check]:
         )
     else:
         yield Check(Level.PASS, "constants", "no column is constant in train")
+
+
+def _lists(view: _View) -> Iterator[Check]:
+    """A multi-valued feature that never has two values was probably split by the wrong separator."""
+    for role, table in ((Role.ITEM, view.log.item_table), (Role.USER, view.log.user_table)):
+        encoders = [e for e in view.log.encoders.of(role) if e.kind is Kind.MULTI_VALUED]
+        for encoder, jagged in zip(encoders, table.lists, strict=True):
+            longest = int(jagged.offsets.diff().max())
+            said = f"{role.value} feature '{encoder.name}' has up to {longest} values"
+            if longest > 1:
+                yield Check(Level.PASS, "lists", said)
+            else:
+                yield Check(Level.WARN, "lists", f"{said}: is its separator right, or is it categorical?")
 
 
 def _predictors(view: _View) -> Iterator[Check]:

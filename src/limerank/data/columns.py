@@ -9,10 +9,12 @@ import polars as pl
 from limerank.errors import DataError
 from limerank.schema import Feature, Kind, Task, TimeUnit
 
+ID = "<id>"  # the column of external ids in a table; no feature can be called so
 LATEST_TIME = 253_402_300_800_000  # the year 10000, in milliseconds
 PER_MILLISECOND = {TimeUnit.MICROSECONDS: 1_000, TimeUnit.NANOSECONDS: 1_000_000}
+TRUTHS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 ISO_SHAPES = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f")
-WRITTEN_AS_FLOAT = r"^-?\d+\.0$"
+WRITTEN_AS_FLOAT = r"^-?\d+\.0+$"
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Place:
 
     file: str
     first_row: int = 1
+    unit: str = "row"
 
     def error(self, column: str, problem: str, fix: str) -> DataError:
         """A problem of a whole column."""
@@ -31,7 +34,7 @@ class Place:
         places = wrong.arg_true()
         if len(places):
             shown = values[places[0]]
-            first = f"first {shown!r} at row {self.first_row + places[0]:,}"
+            first = f"first {'' if shown is None else f'{shown!r} '}at {self.unit} {self.first_row + places[0]:,}"
             counted = f"in {len(places):,} rows, " if len(places) > 1 else ""
             raise self.error(values.name, f"{problem} ({counted}{first})", fix)
 
@@ -43,6 +46,8 @@ def texts(values: pl.Series, place: Place, *, identifies: bool = False) -> pl.Se
         raise place.error(values.name, f"holds {values.dtype}", f"store {fix}")
     if values.dtype.is_nested():
         raise place.error(values.name, f"holds {values.dtype}", "one value per row is needed; see kind: multi_valued")
+    if values.dtype in (pl.Binary, pl.Object, pl.Duration):
+        raise place.error(values.name, f"holds {values.dtype}", "store it as integers or text")
     text = values.cast(pl.String)
     if identifies:
         place.refuse_where(values, text.is_null() | (text == ""), "is empty", "drop or fill those rows")
@@ -77,15 +82,11 @@ def numbers(values: pl.Series, place: Place) -> pl.Series:
 
 def labels(values: pl.Series, task: Task, place: Place) -> pl.Series:
     """0 or 1 for each row."""
+    plain = values
     if values.dtype == pl.String:
-        lowered = values.str.to_lowercase()
-        words = lowered.is_in(["true", "false"])
-        if words.any():
-            values = pl.select(
-                pl.when(words).then((lowered == "true").cast(pl.String)).otherwise(values).alias(values.name)
-            ).to_series()
-            values = values.str.replace("^true$", "1").str.replace("^false$", "0")
-    result = numbers(values, place)
+        lowered = values.str.strip_chars().str.to_lowercase()
+        plain = lowered.replace(list(TRUTHS), list(TRUTHS.values())).alias(values.name)
+    result = numbers(plain, place)
     if task.positive_from is not None:
         place.refuse_where(values, result.is_null(), "is empty, but is a label", "drop those rows")
         return (result >= task.positive_from).cast(pl.UInt8)
@@ -114,7 +115,7 @@ def times(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
     place.refuse_where(values, result.is_null(), "is empty", "every event needs its time; drop or fill those rows")
     place.refuse_where(values, result < 0, "is negative", f"times count {unit.value} since 1970; see time_unit")
     too_late = f"is after the year 9999 when read as {unit.value}"
-    place.refuse_where(values, result > LATEST_TIME, too_late, "set time_unit to s, ms, us, ns or iso")
+    place.refuse_where(values, result >= LATEST_TIME, too_late, "set time_unit to s, ms, us, ns or iso")
     return result
 
 
@@ -123,6 +124,11 @@ def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
         return values.cast(pl.Datetime("ms")).dt.timestamp("ms")
     if unit is TimeUnit.ISO:
         return _from_iso(values, place)
+    if values.dtype == pl.String:
+        words = values.str.contains(r"^\s*\d{4}-\d\d-\d\d")
+        place.refuse_where(
+            values, words.fill_null(False), f"is a date, not {unit.value} since 1970", "set time_unit: iso"
+        )
     number = numbers(values, place)
     if values.dtype.is_integer():
         exact = values.cast(pl.Int64, strict=False)
@@ -130,7 +136,7 @@ def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
         exact = values.str.strip_chars().cast(pl.Int64, strict=False)
     else:
         exact = number.cast(pl.Int64, strict=False)
-    outside = number.is_not_null() & (number.abs() > 2.0**63)
+    outside = number.is_not_null() & (number.abs() >= 2.0**63)
     place.refuse_where(values, outside, "does not fit 64 bits", "set time_unit to s, ms, us, ns or iso")
     if unit is TimeUnit.SECONDS:
         in_range = number.clip(-1, LATEST_TIME / 1000 + 1)
@@ -175,7 +181,7 @@ def lists(values: pl.Series, separator: str, place: Place) -> pl.Series:
 
 
 def vectors(values: pl.Series, separator: str, place: Place) -> pl.Series:
-    """Vectors of one width, as arrays of 32-bit floats; a missing one stays empty."""
+    """Lists of 32-bit floats; a missing one stays missing. Whether all are equally wide is seen when all are read."""
     if values.dtype == pl.String:
         parts = lists(values, separator, place)
         read = parts.list.eval(pl.element().str.strip_chars().cast(pl.Float32, strict=False))
@@ -184,16 +190,11 @@ def vectors(values: pl.Series, separator: str, place: Place) -> pl.Series:
     else:
         raise place.error(values.name, f"holds {values.dtype}, not vectors", "use a list column of numbers")
     finite = read.list.eval(pl.element().is_finite().fill_null(False)).list.all()
-    place.refuse_where(
-        values, (~finite).fill_null(False), "is a vector with a missing or infinite number", "correct it"
-    )
-    widths = read.list.len().drop_nulls().unique().sort()
-    if not len(widths) or widths[0] == 0:
-        raise place.error(values.name, "holds no or empty vectors", "give every vector the same width, or leave it out")
-    if len(widths) > 1:
-        found = f"has vectors of width {widths[0]} and {widths[-1]}"
-        raise place.error(values.name, found, "give every vector the same width")
-    return read.cast(pl.Array(pl.Float32, int(widths[0])))
+    unfit = (~finite).fill_null(False)
+    place.refuse_where(values, unfit, "is a vector with a missing or infinite number", "correct it")
+    empty = (read.list.len() == 0).fill_null(False)
+    place.refuse_where(values, empty, "is an empty vector", "leave a missing vector out, or correct it")
+    return read
 
 
 def clean(feature: Feature, values: pl.Series, place: Place) -> pl.Series:

@@ -79,6 +79,8 @@ class Encoder(BaseModel):
                 raise UsageError(f"feature '{self.name}' is continuous, but {value!r} is not a number") from None
             return int(self.bucketize(np.array([number]))[0])
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        if isinstance(value, bool) and text not in self._index_of and str(value) in self._index_of:
+            text = str(value)  # a CSV file that says True and False
         if self.kind is Kind.HASHED:
             return _bucket(text, self.buckets)
         return self._index_of.get(text, UNKNOWN_INDEX)

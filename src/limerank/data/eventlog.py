@@ -63,6 +63,8 @@ class Manifest(BaseModel):
     origin: dict[str, Any]
     dataset_schema: Schema
     dropped: dict[str, int]
+    notes: list[str]
+    """What a person should know of how the log was read."""
     first_time: int | None
     last_time: int | None
     segments: list[SegmentFacts]
@@ -118,6 +120,7 @@ class EventLog:
 
     def __init__(self, path: Path, manifest: Manifest, encoders: Encoders) -> None:
         self.path = path
+        self._inode = path.stat().st_ino
         self.manifest = manifest
         self.schema = manifest.dataset_schema
         self.encoders = encoders
@@ -126,7 +129,12 @@ class EventLog:
     def open(cls, path: Path, *, check_hashes: bool = False) -> EventLog:
         """Open a dataset; a damaged or half-written one is refused with the file named."""
         if not path.is_dir():
-            raise DataError(f"{path}: no dataset here; make one with `limerank prepare simulated --out {path}`")
+            what = "is a file, not a dataset" if path.is_file() else "no dataset here"
+            for old in files.replaced_versions(path):
+                raise DataError(f"{path}: an interrupted --overwrite left the dataset as {old}; rename it back")
+            raise DataError(f"{path}: {what}; make one with `limerank prepare` (simulated, table, movielens, ...)")
+        if not (path / MANIFEST).exists() and not (path / ENCODERS).exists():
+            raise DataError(f"{path}: holds no {MANIFEST}, so it is not a dataset; prepare it first: limerank prepare")
         values = files.read_json(path / MANIFEST, DataError, FIX)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
@@ -152,8 +160,8 @@ class EventLog:
         Columns of requests count events and requests through all segments.
         """
         if name == "requests/part":
-            return map_column(self.path / f"{self.manifest.parts}.npy")
-        pieces = [map_column(segment / f"{name}.npy") for segment in self.segments]
+            return self._map(self.path / f"{self.manifest.parts}.npy")
+        pieces = [self._map(segment / f"{name}.npy") for segment in self.segments]
         if len(pieces) == 1:
             return pieces[0]
         if name in ("requests/start", "requests/history_end"):
@@ -198,6 +206,15 @@ class EventLog:
         """The event or context columns, in batch order."""
         return [self.column(f"events/{role.value}.{encoder.name}") for encoder in self.encoders.of(role)]
 
+    def _map(self, path: Path) -> NDArray[Any]:
+        """A file of this dataset; another dataset that took its place meanwhile is never mixed with it."""
+        try:
+            if self.path.stat().st_ino != self._inode:
+                raise FileNotFoundError
+            return map_column(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: this dataset was replaced while it was open; open it again") from None
+
     def _ids(self, name: str) -> pl.Series:
         return pl.concat([pl.read_ipc(segment / name)["id"] for segment in self.segments])
 
@@ -211,15 +228,15 @@ class EventLog:
             indices,
             tuple(self._lists(f"{folder}/{e.name}") for e in encoders if e.kind is Kind.MULTI_VALUED),
             tuple(
-                torch.from_numpy(np.concatenate([map_column(s / folder / f"{e.name}.npy") for s in self.segments]))
+                torch.from_numpy(np.concatenate([self._map(s / folder / f"{e.name}.npy") for s in self.segments]))
                 for e in encoders
                 if e.kind is Kind.VECTOR
             ),
         )
 
     def _lists(self, name: str) -> Jagged:
-        values = [map_column(segment / f"{name}.values.npy").astype(np.int64) for segment in self.segments]
-        lengths = [np.diff(map_column(segment / f"{name}.offsets.npy").astype(np.int64)) for segment in self.segments]
+        values = [self._map(segment / f"{name}.values.npy").astype(np.int64) for segment in self.segments]
+        lengths = [np.diff(self._map(segment / f"{name}.offsets.npy").astype(np.int64)) for segment in self.segments]
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
 

@@ -12,7 +12,7 @@ import polars as pl
 from limerank.errors import UnavailableError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_ROOM_WORDS = ("No space left", "quota exceeded", "File too large")
+NO_ROOM_WORDS = ("No space left", "quota exceeded", "File too large", "requested and")  # the last is numpy's
 
 
 @contextmanager

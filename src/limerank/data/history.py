@@ -29,6 +29,7 @@ class HistoryIndex:
         self.item: Column = log.column(f"{folder}/item")
         self.events: list[Column] = [log.column(f"{folder}/event.{e.name}") for e in log.encoders.of(Role.EVENT)]
         self.table: Features = log.history_items if log.history_items is not None else log.item_table
+        self._timed = log.schema.time is not None
         self._user = log.column("requests/user")
         self._end = log.column("requests/history_end")
         self._users = log.manifest.counts["users"]
@@ -51,15 +52,18 @@ class HistoryIndex:
         return _flat(*self._ranges(requests, most))
 
     def rows_of_users(self, most: int) -> tuple[Ranges, Ints]:
-        """The rows of every user's latest history, by user row: all events so far, or the last ready-made one."""
+        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one."""
         if not self.ready_made:
             users = np.arange(self._users)
             after_all = np.full(len(users), len(self._user_offsets))
             return _flat(*self._ranges_of(users, after_all, None, most))
         last = np.full(self._users, -1, dtype=np.int64)
-        length = self._end.astype(np.int64) - self._start
-        order = np.lexsort((np.arange(len(length)), length))
-        last[self._user[order]] = order  # the longest: without time nothing tells which is the latest
+        if self._timed:
+            last[self._user] = np.arange(len(self._user))  # a user's requests stand in order of time
+        else:
+            length = self._end.astype(np.int64) - self._start
+            order = np.lexsort((np.arange(len(length)), length))
+            last[self._user[order]] = order  # the longest: nothing tells which is the latest
         known = last >= 0
         start, end = np.zeros((2, self._users, 1), dtype=np.int64)
         start[known], end[known] = self._ranges(last[known], most)

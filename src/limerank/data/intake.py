@@ -5,7 +5,7 @@ Memory holds one batch, the distinct ids and the distinct categories; never the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from limerank.data import columns
-from limerank.data.columns import Place
+from limerank.data.columns import ID, Place
 from limerank.data.dictionary import Codes, Dictionary
 from limerank.data.encode import hash_texts
 from limerank.data.raw import EventFile, RawLog
@@ -24,9 +24,11 @@ from limerank.data.splits import NO_PART, Part
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
 from limerank.protocols import ByColumn
-from limerank.schema import Feature, Kind, Role, Schema
+from limerank.schema import Feature, Kind, Role, Schema, TimeUnit
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
+CODE, WHEN = "<code>", "<when>"  # no feature can be called so
+SECONDS_SINCE_1970 = (631_152_000, 4_102_444_800)  # 1990 to 2100
 EARLIEST_MODERN_TIME = 300_000_000_000  # 1979: later times beside ones a hundred times smaller are another unit
 
 
@@ -54,6 +56,7 @@ class Intake:
     def __init__(self, raw: RawLog, folder: Path, *, partial: bool = False) -> None:
         """With `partial`, what describes items and users may be missing: the dataset knows most of them already."""
         self.raw = raw
+        self.partial = partial
         self.schema = raw.schema
         self.folder = folder
         self.runs: list[Path] = []
@@ -153,8 +156,24 @@ class Intake:
                         f"missing, and {file.name} has none either{did_you_mean(feature.source_column, given)}"
                     )
 
+    def notes(self) -> list[str]:
+        """What a person should know of how the events were read."""
+        return [*self.item_values.notes("item"), *self.user_values.notes("user")]
+
+    def _may_be_seconds(self) -> bool:
+        """Whether nobody said which unit it is, and every time would be a sensible number of seconds."""
+        earliest, latest = SECONDS_SINCE_1970
+        unsaid = "time_unit" not in self.schema.model_fields_set and self.schema.time_unit is TimeUnit.MILLISECONDS
+        return unsaid and not self.partial and earliest <= self.first_time <= self.last_time <= latest
+
     def _check_one_unit(self) -> None:
         first, last = self.first_time, self.last_time
+        if self.schema.time is not None and self._may_be_seconds():
+            names = ", ".join(file.name for file in self.raw.events)
+            raise DataError(
+                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of {_day(first)}, or "
+                f"seconds of {_day(1000 * first)} to {_day(1000 * last)}? say time_unit: s, or time_unit: ms"
+            )
         if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / 100:
             names = ", ".join(file.name for file in self.raw.events)
             raise DataError(
@@ -198,6 +217,7 @@ class _FirstSeen:
         ]
         self._table: pl.DataFrame | None = None
         self._pending: list[pl.DataFrame] = []
+        self._changing: dict[str, set[int]] = {feature.name: set() for feature in self.features}
 
     def take(self, batch: pl.DataFrame, codes: Codes, time: pl.Series | None, place: Place) -> None:
         """Note the features of a batch."""
@@ -205,34 +225,55 @@ class _FirstSeen:
             return
         named = {f.name: columns.clean(f, batch[f.source_column], place) for f in self.features}
         when = time if time is not None else pl.zeros(batch.height, pl.Int64, eager=True)
-        self._pending.append(self._first(pl.DataFrame({"code": pl.Series(codes), "when": when, **named})))
+        rows = pl.DataFrame({CODE: pl.Series(codes), WHEN: when, **named})
+        self._note_changes(rows)
+        self._pending.append(self._first(rows))
         if self._table is None or sum(t.height for t in self._pending) > self._table.height:
             self._reduce()
 
-    def table(self, texts: pl.Series, place: NDArray[np.int64], id_column: str) -> pl.DataFrame | None:
+    def table(self, texts: pl.Series, place: NDArray[np.int64]) -> pl.DataFrame | None:
         """Id and features, one row per id."""
         if not self.features:
             return None
         self._reduce()
         assert self._table is not None
-        ids = texts.gather(place[self._table["code"].to_numpy()]).alias(id_column)
-        return self._table.drop("code", "when").insert_column(0, ids)
+        ids = texts.gather(place[self._table[CODE].to_numpy()]).alias(ID)
+        return self._table.drop(CODE, WHEN).insert_column(0, ids)
+
+    def notes(self, what: str) -> Iterator[str]:
+        """Features that are not the same in all events of an id."""
+        for feature in self.features:
+            changing = len(self._changing[feature.name])
+            if changing and self._table is not None:
+                yield (
+                    f"feature '{feature.name}' differs between events of one {what} for {changing:,} of "
+                    f"{self._table.height:,} {what}s; the value of the first event counts"
+                )
 
     def _reduce(self) -> None:
         kept = [self._table] if self._table is not None else []
-        self._table = self._first(pl.concat([*kept, *self._pending]))
+        rows = pl.concat([*kept, *self._pending])
+        self._note_changes(rows)
+        self._table = self._first(rows)
         self._pending = []
+
+    def _note_changes(self, rows: pl.DataFrame) -> None:
+        for feature in self.features:
+            if feature.kind not in (Kind.MULTI_VALUED, Kind.VECTOR):
+                pairs = rows.select(CODE, feature.name).drop_nulls().unique()
+                self._changing[feature.name].update(pairs[CODE].filter(pairs[CODE].is_duplicated()).to_list())
 
     def _first(self, table: pl.DataFrame) -> pl.DataFrame:
         """Per id the earliest row; among rows of one moment the smallest values, so that order does not matter."""
-        keys = [
-            pl.col(f.name).cast(pl.String) if f.kind is not Kind.VECTOR else pl.col(f.name).hash()
-            for f in self.features
-            if f.kind is not Kind.MULTI_VALUED
-        ]
-        keys += [pl.col(f.name).list.join("\x1f") for f in self.features if f.kind is Kind.MULTI_VALUED]
-        ordered = table.sort("code", "when", *keys)
-        return ordered.unique("code", keep="first", maintain_order=True)
+        keys = [self._sort_key(feature) for feature in self.features]
+        ordered = table.sort(CODE, WHEN, *keys, nulls_last=True)
+        return ordered.unique(CODE, keep="first", maintain_order=True)
+
+    def _sort_key(self, feature: Feature) -> pl.Expr:
+        column = pl.col(feature.name)
+        if feature.kind is Kind.VECTOR:
+            return column.list.eval(pl.element().cast(pl.String)).list.join("\x1f")
+        return column.list.join("\x1f") if feature.kind is Kind.MULTI_VALUED else column
 
 
 def _day(milliseconds: int) -> str:

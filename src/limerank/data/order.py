@@ -6,6 +6,7 @@ runs, sorted completely and appended to the columns. The order depends on the va
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.column_files import ColumnWriter, type_for
+from limerank.data.column_files import ColumnWriter, map_column, type_for
 from limerank.data.dictionary import ranks
 from limerank.data.intake import ITEM, REQUEST, SPLIT, TIME, USER, Intake
 from limerank.data.ready_histories import HISTORY, LENGTH, ReadHistories
@@ -26,6 +27,7 @@ from limerank.schema import Kind, Role
 
 ROWS_PER_SHARE = 1_000_000
 HISTORY_KEY = "history_key"
+START, HISTORY_END = "start", "history_end"
 
 Ints = NDArray[np.int64]
 
@@ -57,6 +59,8 @@ class Ordered:
     history: Ints | None
     """Number of a ready-made history, and how much of it counts."""
     history_length: Ints | None
+    stretched_requests: int
+    """How many requests had events of several times; the earliest counts."""
 
 
 class Ordering:
@@ -77,6 +81,7 @@ class Ordering:
         self.places = {name: d.ordered()[1] for name, d in intake.dictionaries.items()}
         self.moment_keys = [USER, *([TIME] if self.schema.time is not None else [])]
         self.request_keys = self._request_keys()
+        self.stretched = 0
 
     def run(self, bar: Bar) -> Ordered:
         """Do it."""
@@ -93,8 +98,7 @@ class Ordering:
             bar.advance(frame.height)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         shares = _shares(offsets)
-        collected = _Requests(self)
-        with _EventWriters(self) as writers:
+        with _EventWriters(self) as writers, closing(_Requests(self, self.intake.folder)) as collected:
             for first, stop in pairwise(shares):
                 parts = [
                     pl.scan_ipc(run).slice(int(ends[first]), int(ends[stop] - ends[first])).collect()
@@ -102,13 +106,14 @@ class Ordering:
                     if ends[stop] > ends[first]
                 ]
                 if parts:
-                    share = pl.concat(parts).sort(self._sort_keys(parts[0].columns))
+                    share = self._one_moment_per_request(pl.concat(parts)).sort(self._sort_keys(parts[0].columns))
                     collected.add(share)
                     writers.append(share)
                     bar.advance(share.height)
+            ordered = collected.finish(self.folder, offsets)
         for run, _ in runs:
             run.unlink()
-        return collected.finish(self.folder, offsets)
+        return ordered
 
     def _final_numbers(self, frame: pl.DataFrame, keys: NDArray[np.uint64] | None) -> pl.DataFrame:
         user = self.rows.of_user[frame[USER].to_numpy()]
@@ -119,6 +124,36 @@ class Ordering:
         if self.histories is not None and keys is not None:
             final |= self._history_columns(frame, keys)
         return frame.with_columns(**final).filter(pl.Series((user > 0) & (item > 0)))
+
+    def _one_moment_per_request(self, share: pl.DataFrame) -> pl.DataFrame:
+        """Events of one request id happened when the first of them did; requests must not reach into each other."""
+        if REQUEST not in share.columns or TIME not in share.columns:
+            return share
+        named = pl.col(REQUEST).is_not_null()
+        spans = (
+            share.group_by(USER, REQUEST, pl.when(~named).then(pl.col(TIME)).alias("alone"))
+            .agg(pl.col(TIME).min().alias("first"), pl.col(TIME).max().alias("last"))
+            .sort(USER, "first", "last")
+        )
+        stretched = pl.col("last") > pl.col("first")
+        if not spans.select(stretched.any()).item():
+            return share
+        reached = pl.when(stretched).then(pl.col("last")).cum_max().forward_fill().shift(1).over(USER)
+        inside = spans.filter(pl.col("first") <= reached)
+        if inside.height:
+            self._refuse_overlap(inside)
+        self.stretched += spans.filter(stretched).height
+        moved = pl.when(named).then(pl.col(TIME).min().over(USER, REQUEST)).otherwise(pl.col(TIME))
+        return share.with_columns(moved.alias(TIME))
+
+    def _refuse_overlap(self, inside: pl.DataFrame) -> None:
+        names = ", ".join(file.name for file in self.intake.raw.events)
+        example = inside[REQUEST].drop_nulls()
+        shown = f", for example '{example[0]}'" if len(example) else ""
+        raise DataError(
+            f"{names}: {inside.height:,} requests begin while another of the same user still goes on{shown}: "
+            f"'{self.schema.request_id}' does not name one moment; leave request_id out, or give each request its id"
+        )
 
     def _history_columns(self, frame: pl.DataFrame, keys: NDArray[np.uint64]) -> dict[str, pl.Series]:
         assert self.histories is not None
@@ -163,13 +198,16 @@ class Ordering:
 
 
 class _Requests:
-    """Finds the requests share by share; a share ends with a user, so no request is cut."""
+    """Finds the requests share by share; a share ends with a user, so no request is cut.
 
-    def __init__(self, ordering: Ordering) -> None:
+    They wait in files, because a log may have as many requests as events.
+    """
+
+    def __init__(self, ordering: Ordering, scratch: Path) -> None:
         self.ordering = ordering
+        self.scratch = scratch
         self.events = 0
-        self.start: list[Ints] = []
-        self.columns: dict[str, list[NDArray[Any]]] = {}
+        self.writers: dict[str, ColumnWriter] = {}
 
     def add(self, share: pl.DataFrame) -> None:
         changes = {key: _changes(share[key]) for key in self.ordering.request_keys}
@@ -178,33 +216,43 @@ class _Requests:
         start = np.flatnonzero(new_request)
         moment = np.flatnonzero(new_moment)
         self._check_context(share, start)
-        self.start.append(start + self.events)
-        self._keep("history_end", moment[np.searchsorted(moment, start, side="right") - 1] + self.events)
+        self._keep(START, start + self.events)
+        self._keep(HISTORY_END, moment[np.searchsorted(moment, start, side="right") - 1] + self.events)
         for name in (USER, SPLIT, HISTORY, LENGTH):
             if name in share.columns:
                 self._keep(name, share[name].to_numpy()[start])
         self.events += share.height
 
     def finish(self, folder: Path, user_offsets: Ints) -> Ordered:
-        joined = {name: np.concatenate(parts) for name, parts in self.columns.items()}
-        as_ints = {name: values.astype(np.int64) for name, values in joined.items() if name != SPLIT}
-        history, length = as_ints.get(HISTORY), as_ints.get(LENGTH)
+        self._keep(START, np.array([self.events]))
+        self.close()
+        found: dict[str, Ints] = {name: map_column(writer.path) for name, writer in self.writers.items()}
+        history, length = found.get(HISTORY), found.get(LENGTH)
         if history is not None and length is None and self.ordering.histories is not None:
             length = np.diff(self.ordering.histories.offsets)[history]
+        nothing = np.zeros(0, dtype=np.int64)
         return Ordered(
             folder=folder,
             events=self.events,
             user_offsets=user_offsets,
-            start=np.concatenate([*self.start, [self.events]]).astype(np.int64),
-            user=as_ints.get(USER, np.zeros(0, dtype=np.int64)),
-            history_end=as_ints.get("history_end", np.zeros(0, dtype=np.int64)),
-            named_part=joined.get(SPLIT),
+            start=found[START],
+            user=found.get(USER, nothing),
+            history_end=found.get(HISTORY_END, nothing),
+            named_part=found[SPLIT].astype(np.uint8) if SPLIT in found else None,
             history=history,
             history_length=length,
+            stretched_requests=self.ordering.stretched,
         )
 
+    def close(self) -> None:
+        """Close the files, also when ordering ended with an error."""
+        for writer in self.writers.values():
+            writer.close()
+
     def _keep(self, name: str, values: NDArray[Any]) -> None:
-        self.columns.setdefault(name, []).append(values)
+        if name not in self.writers:
+            self.writers[name] = ColumnWriter(self.scratch / f"request-{name}.npy", np.int64)
+        self.writers[name].append(values)
 
     def _check_context(self, share: pl.DataFrame, start: Ints) -> None:
         """Context belongs to the request; a value per candidate would be read from the first row only."""
@@ -212,8 +260,9 @@ class _Requests:
         for column in self.ordering.intake.columns:
             if column.feature.role is not Role.CONTEXT or column.name in self.ordering.request_keys:
                 continue
-            values = share[column.name].fill_null(0).to_numpy()
-            differing = np.count_nonzero(values != np.repeat(values[start], sizes))
+            values = share[column.name]
+            expected = values.gather(np.repeat(start, sizes))
+            differing = int(values.ne_missing(expected).sum())
             if differing:
                 names = ", ".join(file.name for file in self.ordering.intake.raw.events)
                 raise DataError(

@@ -15,17 +15,17 @@ from limerank.data.catalog import Table
 from limerank.data.column_files import save_column
 from limerank.data.columns import Place
 from limerank.data.dictionary import Dictionary
-from limerank.data.encode import Counted, Encoder, Encoders
+from limerank.data.encode import Counted, Encoders
 from limerank.data.eventlog import ENCODERS, FORMAT, MANIFEST, UNKNOWN_ROW, EventLog, Manifest, SegmentFacts, seal
 from limerank.data.full_disk import full_disk_named
 from limerank.data.intake import ITEM, USER, Intake
 from limerank.data.order import FinalRows, Ordered, Ordering
 from limerank.data.raw import RawLog
-from limerank.data.ready_histories import ReadHistories
+from limerank.data.ready_histories import HistoryUse, ReadHistories
 from limerank.data.segment import TrainingCounts
 from limerank.errors import DataError
 from limerank.progress import Progress
-from limerank.schema import Role
+from limerank.schema import Role, Schema
 
 Ints = NDArray[np.int64]
 FIRST_SEGMENT = "segments/0000"
@@ -66,7 +66,9 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
             )
         parts = splits.assign(schema.split, segment.requests_of(ordered))
         with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
-            encoders = _fit(intake, ordered, parts, items, users, histories)
+            counts = TrainingCounts(ordered, parts, rows.items, rows.users)
+            use = counts.history_use() if histories is not None else None
+            encoders = _fit(intake, counts, items, users, histories, use, rows)
             segment.encode_events(ordered, intake, encoders, bar)
         write_tables(folder, encoders, items, users, unknown=True)
         history_items = 0
@@ -75,7 +77,7 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
             catalog.write_table(folder, "history_items", encoders.item, elements, unknown=True)
             history_items = elements.rows.height + 1
         by_id = histories is not None and histories.intake.spec.item_ids is not None
-        segment.write_requests(ordered, histories, encoders, rows.of_item if by_id else None)
+        segment.write_requests(ordered, histories, use, encoders, rows.of_item if by_id else None)
     save_column(staging, "parts/0000", parts)
     files.write_json(staging / ENCODERS, encoders.model_dump(mode="json"))
     seal(
@@ -86,6 +88,7 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
             origin=raw.origin,
             dataset_schema=schema,
             dropped={"events": intake.rows - ordered.events},
+            notes=[*raw.notes, *intake.notes(), *notes_on(ordered, schema)],
             first_time=intake.first_time if schema.time else None,
             last_time=intake.last_time if schema.time else None,
             segments=[
@@ -105,6 +108,16 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
     )
 
 
+def notes_on(ordered: Ordered, schema: Schema) -> list[str]:
+    """What a person should know of how events became requests."""
+    if not ordered.stretched_requests:
+        return []
+    return [
+        f"{ordered.stretched_requests:,} requests have events of several times under one '{schema.request_id}'; "
+        "the earliest counts for all of them"
+    ]
+
+
 def total_rows(raw: RawLog) -> int:
     """How many rows there are to read; an unknown number counts as none."""
     return sum(file.rows or 0 for file in raw.events)
@@ -118,14 +131,14 @@ def read_tables(intake: Intake) -> tuple[Table, Table]:
         raw.names["items"],
         schema.item_id,
         schema.with_role(Role.ITEM),
-        intake.item_values.table(*intake.items.ordered(), schema.item_id),
+        intake.item_values.table(*intake.items.ordered()),
     )
     users = catalog.read_table(
         raw.users,
         raw.names["users"],
         schema.user_id,
         schema.with_role(Role.USER),
-        intake.user_values.table(*intake.users.ordered(), schema.user_id),
+        intake.user_values.table(*intake.users.ordered()),
     )
     return items, users
 
@@ -181,28 +194,33 @@ def _often(dictionary: Dictionary, events_of_code: Ints, minimum: int) -> NDArra
 
 def _fit(
     intake: Intake,
-    ordered: Ordered,
-    parts: NDArray[np.uint8],
+    counts: TrainingCounts,
     items: Table,
     users: Table,
     histories: ReadHistories | None,
+    use: HistoryUse | None,
+    rows: FinalRows,
 ) -> Encoders:
     """All encoders, from training rows only."""
-    counts = TrainingCounts(ordered, parts, items.rows.height + 1, users.rows.height + 1)
-    item_words: dict[str, Counted] = {}
-    event: tuple[Encoder, ...] = ()
-    if histories is not None:
-        item_words, event_words = histories.count(counts.history_weights(len(histories)))
-        event = segment.fit_history_events(intake.schema.with_role(Role.EVENT), histories, event_words)
     fitted = {c.name: counts.encoder(c, intake) for c in intake.columns}
     of_role = {
         role: tuple(fitted[c.name] for c in intake.columns if c.feature.role is role)
         for role in (Role.EVENT, Role.CONTEXT)
     }
+    in_histories = np.zeros(rows.items, dtype=np.int64)
+    words: dict[str, Counted] = {}
+    if histories is not None and use is not None:
+        per_element, event_words = histories.count(use)
+        events = intake.schema.with_role(Role.EVENT)
+        of_role[Role.EVENT] = segment.fit_history_events(events, histories, use, event_words)
+        if histories.intake.spec.item_ids:
+            np.add.at(in_histories, rows.of_item, per_element[histories.place])
+        else:
+            words = histories.count_features(per_element)
     return Encoders(
-        item=catalog.fit_table(items, counts.item_events[1:], item_words),
-        event=event or of_role[Role.EVENT],
-        user=catalog.fit_table(users, counts.user_events[1:], {}),
+        item=catalog.fit_table(items, counts.item_events[1:], in_histories[1:], words),
+        event=of_role[Role.EVENT],
+        user=catalog.fit_table(users, counts.user_events[1:], None, {}),
         context=of_role[Role.CONTEXT],
     )
 
@@ -212,7 +230,7 @@ def _elements(items: Table, histories: ReadHistories) -> Table:
     place = Place("histories")
     found = histories.element_table()
     known = [columns.clean(f, found[f.name], place) for f in histories.intake.item_features]
-    return Table(items.id_column, items.features, pl.DataFrame([pl.Series("id", [""] * found.height), *known]))
+    return Table(items.id_column, items.features, pl.DataFrame([pl.Series(columns.ID, [""] * found.height), *known]))
 
 
 def write_tables(folder: Path, encoders: Encoders, items: Table, users: Table, *, unknown: bool) -> None:

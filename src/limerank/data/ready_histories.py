@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from limerank.errors import DataError, did_you_mean
 from limerank.schema import UNKNOWN_INDEX, Feature, Histories, Kind, Role
 
 HISTORY, LENGTH = "history", "length"
+LONGEST = 2**31
 BETWEEN = "\x1f"  # between the features of one element, and between elements when lists are compared
 HISTORIES_PER_BLOCK = 50_000
 MULTIPLIER = np.uint64(6_364_136_223_846_793_005)
@@ -42,7 +44,8 @@ class HistoryIntake:
         self.dictionaries = {f.name: Dictionary() for f in self.event_features if f.kind is Kind.CATEGORICAL}
         self.lengths: list[Ints] = []
         self.folder = folder
-        self._writers = {"element": ColumnWriter(folder / "history-element.npy", np.uint32)} | {
+        self._elements = ColumnWriter(folder / "history-element.npy", np.uint32)
+        self._events = {
             f.name: ColumnWriter(
                 folder / f"history-event-{f.name}.npy", np.float32 if f.kind is Kind.CONTINUOUS else np.uint32
             )
@@ -55,7 +58,7 @@ class HistoryIntake:
         if self.spec.length is not None:
             length = columns.numbers(batch[self.spec.length], place)
             values = batch[self.spec.length]
-            wrong = length.is_null() | (length < 0) | (length != length.floor())
+            wrong = length.is_null() | (length < 0) | (length != length.floor()) | (length > LONGEST)
             place.refuse_where(values, wrong, "is not a number of events", "give a whole number from 0 on")
             return {LENGTH: length.cast(pl.UInt32)}
         texts = [self._as_text(batch[column]) for column in self.spec.columns]
@@ -85,17 +88,15 @@ class HistoryIntake:
 
     def close(self) -> None:
         """Close the files, also when reading ended with an error."""
-        for writer in self._writers.values():
+        for writer in (self._elements, *self._events.values()):
             writer.close()
 
     def _add(self, rows: pl.DataFrame, place: Place, row_numbers: pl.Series) -> None:
         """Write the elements of new histories."""
         found = {}
         for column in self.spec.columns:
-            values = columns.lists(rows[column], self.spec.separator, place).fill_null([])
-            values = values.list.reverse() if self.spec.newest == "first" else values
-            whole = self.max_history is None or self.spec.length is not None
-            found[column] = values if whole else values.list.tail(self.max_history or 0)
+            values = self._newest(columns.lists(rows[column], self.spec.separator, place).fill_null([]))
+            found[column] = values.list.reverse() if self.spec.newest == "first" else values
         lengths = found[self.spec.columns[0]].list.len()
         for column, values in found.items():
             differs = (values.list.len() != lengths).arg_true()
@@ -107,30 +108,66 @@ class HistoryIntake:
                 )
         self.lengths.append(lengths.to_numpy().astype(np.int64))
         flat = {column: values.filter(lengths > 0).explode() for column, values in found.items()}
-        self._writers["element"].append(self.elements.codes(self._element_texts(flat)))
+        self._elements.append(self.elements.codes(self._element_texts(flat)))
         for feature in self.event_features:
-            values = columns.clean(feature, _without_empty(flat[self.spec.events[feature.name]]), place)
+            elements = _without_empty(flat[self.spec.events[feature.name]])
+            values = columns.clean(feature, elements, Place(place.file, unit="element"))
             if feature.kind is Kind.CATEGORICAL:
-                self._writers[feature.name].append(self.dictionaries[feature.name].codes(values))
+                self._events[feature.name].append(self.dictionaries[feature.name].codes(values))
             elif feature.kind is Kind.HASHED:
-                self._writers[feature.name].append(hash_texts(values, feature.bucket_count))
+                self._events[feature.name].append(hash_texts(values, feature.bucket_count))
             else:
-                self._writers[feature.name].append(values.fill_null(float("nan")).to_numpy())
+                self._events[feature.name].append(values.fill_null(float("nan")).to_numpy())
 
     def _element_texts(self, flat: dict[str, pl.Series]) -> pl.Series:
         if self.spec.item_ids is not None:
-            return flat[self.spec.item_ids]
+            return _without_empty(flat[self.spec.item_ids])
         values = [flat[column].fill_null("").alias(name) for name, column in self.spec.items.items()]
         return pl.DataFrame(values).select(pl.concat_str(pl.all(), separator=BETWEEN)).to_series()
 
-    def _as_text(self, values: pl.Series) -> pl.Series:
-        if values.dtype == pl.String:
+    def _newest(self, values: pl.Series) -> pl.Series:
+        """The elements of each list that no request may exceed."""
+        if self.max_history is None or self.spec.length is not None:
             return values
-        return (
-            columns.lists(values, self.spec.separator, Place(""))
-            .list.eval(pl.element().fill_null(""))
-            .list.join(BETWEEN)
-        )
+        first = self.spec.newest == "first"
+        return values.list.head(self.max_history) if first else values.list.tail(self.max_history)
+
+    def _as_text(self, values: pl.Series) -> pl.Series:
+        """What two rows must share to share a history: the elements that are kept, and how many they are."""
+        if values.dtype == pl.String:
+            longest = values.str.count_matches(self.spec.separator, literal=True).max()
+            if self.max_history is None or not isinstance(longest, int) or longest < self.max_history:
+                return values
+        lists = self._newest(columns.lists(values, self.spec.separator, Place("")).fill_null([]))
+        joined = lists.list.eval(pl.element().fill_null("")).list.join(BETWEEN)
+        return pl.select(pl.concat_str(lists.list.len(), pl.lit(BETWEEN), joined).alias(values.name)).to_series()
+
+
+class HistoryUse:
+    """Which requests use which history: the order of first use, and how often training shows each element."""
+
+    def __init__(self, history: Ints, length: Ints, size: Ints, in_train: NDArray[np.bool_]) -> None:
+        distinct, first, place = np.unique(history, return_index=True, return_inverse=True)
+        by_use = np.argsort(first, kind="stable")
+        rank = np.empty(len(distinct), dtype=np.int64)
+        rank[by_use] = np.arange(len(distinct))
+        self.order: Ints = distinct[by_use]
+        self.place: Ints = rank[place]
+        """For each request, the place of its history in `order`."""
+        training = np.flatnonzero(in_train)
+        training = training[np.argsort(self.place[training], kind="stable")]
+        self._place, self._length, self._size = self.place[training], length[training], size[training]
+
+    def blocks(self, offsets: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Rows of elements in order of use, and how many training rows show each."""
+        for first in range(0, len(self.order), HISTORIES_PER_BLOCK):
+            chosen = self.order[first : first + HISTORIES_PER_BLOCK]
+            rows, begin = expand_ranges(offsets[chosen], offsets[chosen + 1])
+            inside = slice(*np.searchsorted(self._place, [first, first + len(chosen)]))
+            at = begin[self._place[inside] - first]
+            change = np.bincount(at, weights=self._size[inside], minlength=len(rows) + 1)
+            change -= np.bincount(at + self._length[inside], weights=self._size[inside], minlength=len(rows) + 1)
+            yield rows, np.cumsum(change)[:-1].astype(np.int64)
 
 
 class ReadHistories:
@@ -160,7 +197,9 @@ class ReadHistories:
             position = np.arange(inside.stop - inside.start) - np.repeat(
                 self.offsets[start:stop] - inside.start, lengths
             )
-            mixed = ranks(self.codes[inside], self.place).astype(np.uint64)
+            mixed = ranks(self.codes[inside], self.place).astype(np.uint64) + np.uint64(
+                1
+            )  # a missing element counts too
             for name, column in self.events.items():
                 values = self._plain(name, column[inside])
                 bits = values.view(np.uint32) if values.dtype == np.float32 else values
@@ -170,30 +209,29 @@ class ReadHistories:
             keys[start:stop] = np.where(lengths > 0, sums, 0)
         return keys
 
-    def count(self, weights: Ints) -> tuple[dict[str, Counted], dict[str, Counted]]:
-        """Per item feature and per event feature, the texts and how many of the weighted rows show them."""
-        per_element = np.zeros(len(self.texts), dtype=np.int64)
+    def count(self, use: HistoryUse) -> tuple[Ints, dict[str, Counted]]:
+        """How many training rows show each element text, and per categorical event feature its texts."""
+        per_element = np.zeros(len(self.texts) + FIRST_RANK, dtype=np.int64)
         per_event = {
             name: np.zeros(len(texts) + FIRST_RANK, dtype=np.int64) for name, (texts, _) in self.ordered.items()
         }
-        for start in range(0, len(self), HISTORIES_PER_BLOCK):
-            stop = min(start + HISTORIES_PER_BLOCK, len(self))
-            inside = slice(self.offsets[start], self.offsets[stop])
-            repeated = np.repeat(weights[start:stop], np.diff(self.offsets[start : stop + 1]))
-            per_element += _weigh(self.place[self.codes[inside]], repeated, len(per_element))
+        for rows, shown in use.blocks(self.offsets):
+            per_element += _weigh(ranks(self.codes[rows], self.place), shown, len(per_element))
             for name, counts in per_event.items():
-                counts += _weigh(self._plain(name, self.events[name][inside]), repeated, len(counts))
-        items = {
-            feature.name: Counted(column, per_element)
-            for feature, column in zip(self.intake.item_features, self._element_columns(), strict=True)
-        }
+                counts += _weigh(self._plain(name, self.events[name][rows]), shown, len(counts))
         events = {name: Counted(self.ordered[name][0], counts[FIRST_RANK:]) for name, counts in per_event.items()}
-        return items, events
+        return per_element[FIRST_RANK:], events
 
-    def numbers(self, name: str) -> NDArray[np.float32]:
-        """All values of a continuous event feature, which may be sampled."""
-        column: NDArray[np.float32] = self.events[name]
-        return column
+    def count_features(self, per_element: Ints) -> dict[str, Counted]:
+        """The same per item feature, for elements that are known by their features."""
+        columns_of = zip(self.intake.item_features, self._element_columns(), strict=True)
+        return {feature.name: Counted(column, per_element) for feature, column in columns_of}
+
+    def training_numbers(self, name: str, use: HistoryUse, most: int) -> NDArray[np.float32]:
+        """Values of a continuous event feature that training shows, evenly sampled down to about `most`."""
+        every = max(1, -(-int(self.offsets[-1]) // most))
+        taken = [self.events[name][rows[shown > 0]][::every] for rows, shown in use.blocks(self.offsets)]
+        return np.concatenate([*taken, np.zeros(0, dtype=np.float32)])
 
     def element_table(self) -> pl.DataFrame:
         """The distinct elements of histories that are known by item features, in row order."""
@@ -201,8 +239,9 @@ class ReadHistories:
 
     def write(self, directory: Path, order: Ints, encoders: tuple[Encoder, ...], item_rows: Ints | None) -> None:
         """Write the histories of `order` end to end: item rows (of the catalog or of the elements) and events."""
-        rows_of_code = (self.place + 1) if item_rows is None else item_rows
-        writers = {"item": ColumnWriter(directory / "histories/item.npy", type_for(int(rows_of_code.max(initial=0))))}
+        rows_of_code = np.append((self.place + 1) if item_rows is None else item_rows, 0)  # 0: a missing element
+        items = ColumnWriter(directory / "histories/item.npy", type_for(int(rows_of_code.max(initial=0))))
+        writers: dict[str, ColumnWriter] = {}
         index_of: dict[str, Ints] = {}
         for encoder in encoders:
             writers[encoder.name] = ColumnWriter(
@@ -213,7 +252,7 @@ class ReadHistories:
         for start in range(0, len(order), HISTORIES_PER_BLOCK):
             chosen = order[start : start + HISTORIES_PER_BLOCK]
             rows, _ = expand_ranges(self.offsets[chosen], self.offsets[chosen + 1])
-            writers["item"].append(rows_of_code[self.codes[rows]])
+            items.append(rows_of_code[np.minimum(self.codes[rows], len(rows_of_code) - 1)])
             for encoder in encoders:
                 values = self._plain(encoder.name, self.events[encoder.name][rows])
                 if encoder.kind is Kind.CONTINUOUS:
@@ -221,7 +260,7 @@ class ReadHistories:
                 elif encoder.kind is Kind.CATEGORICAL:
                     values = index_of[encoder.name][values]
                 writers[encoder.name].append(values)
-        for writer in writers.values():
+        for writer in (items, *writers.values()):
             writer.close()
 
     def _plain(self, name: str, values: NDArray[Any]) -> NDArray[Any]:

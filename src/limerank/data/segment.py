@@ -13,7 +13,7 @@ from limerank.data.dictionary import FIRST_RANK
 from limerank.data.encode import Counted, Encoder, Encoders, fit_numbers, fit_texts
 from limerank.data.intake import FeatureColumn, Intake
 from limerank.data.order import Ordered
-from limerank.data.ready_histories import ReadHistories
+from limerank.data.ready_histories import HistoryUse, ReadHistories
 from limerank.data.splits import Part, Requests
 from limerank.progress import Bar
 from limerank.schema import UNKNOWN_INDEX, Feature, Kind, Role
@@ -65,12 +65,12 @@ class TrainingCounts:
             counts += np.bincount(raw[rows][train], minlength=len(counts))
         return fit_texts(feature, Counted(texts, counts[FIRST_RANK:]))
 
-    def history_weights(self, histories: int) -> Ints:
-        """How many training rows show each ready-made history."""
-        assert self.ordered.history is not None
-        sizes = np.diff(self.ordered.start)[self.in_train]
-        counted = np.bincount(self.ordered.history[self.in_train], weights=sizes, minlength=histories)
-        return counted.astype(np.int64)
+    def history_use(self) -> HistoryUse:
+        """How training uses ready-made histories."""
+        history, length = self.ordered.history, self.ordered.history_length
+        assert history is not None
+        assert length is not None
+        return HistoryUse(history, length, np.diff(self.ordered.start), self.in_train)
 
     def _sample(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         every = max(1, -(-self.events // MOST_SAMPLED_VALUES))
@@ -96,11 +96,11 @@ class TrainingCounts:
 
 
 def fit_history_events(
-    features: tuple[Feature, ...], histories: ReadHistories, counted: dict[str, Counted]
+    features: tuple[Feature, ...], histories: ReadHistories, use: HistoryUse, counted: dict[str, Counted]
 ) -> tuple[Encoder, ...]:
     """Encoders of the event features of ready-made histories."""
     return tuple(
-        fit_numbers(feature, histories.numbers(feature.name)[:MOST_SAMPLED_VALUES])
+        fit_numbers(feature, histories.training_numbers(feature.name, use, MOST_SAMPLED_VALUES))
         if feature.kind is Kind.CONTINUOUS
         else fit_texts(feature, *([counted[feature.name]] if feature.name in counted else []))
         for feature in features
@@ -131,7 +131,11 @@ def encode_events(ordered: Ordered, intake: Intake, encoders: Encoders, bar: Bar
 
 
 def write_requests(
-    ordered: Ordered, histories: ReadHistories | None, encoders: Encoders, item_rows: Ints | None
+    ordered: Ordered,
+    histories: ReadHistories | None,
+    use: HistoryUse | None,
+    encoders: Encoders,
+    item_rows: Ints | None,
 ) -> None:
     """The pointers: who, where the candidates are, where the history is."""
     save_column(ordered.folder, "requests/start", ordered.start)
@@ -139,23 +143,12 @@ def write_requests(
     save_column(ordered.folder, "requests/user_offsets", ordered.user_offsets)
     if ordered.named_part is not None:
         save_column(ordered.folder, "requests/named_part", ordered.named_part)
-    if histories is None:
+    if histories is None or use is None:
         save_column(ordered.folder, "requests/history_end", ordered.history_end)
         return
-    assert ordered.history is not None
     assert ordered.history_length is not None
-    order, number = _order_of_use(ordered.history)
-    lengths = np.diff(histories.offsets)[order]
-    begin = np.concatenate([[0], np.cumsum(lengths)])[number]
+    lengths = np.diff(histories.offsets)[use.order]
+    begin = np.concatenate([[0], np.cumsum(lengths)])[use.place]
     save_column(ordered.folder, "requests/history_start", begin)
     save_column(ordered.folder, "requests/history_end", begin + ordered.history_length)
-    histories.write(ordered.folder, order, encoders.event, item_rows)
-
-
-def _order_of_use(history: Ints) -> tuple[Ints, Ints]:
-    """Histories in the order in which requests first use them, and for each request the place there."""
-    distinct, first, place = np.unique(history, return_index=True, return_inverse=True)
-    by_use = np.argsort(first, kind="stable")
-    rank = np.empty(len(distinct), dtype=np.int64)
-    rank[by_use] = np.arange(len(distinct))
-    return distinct[by_use], rank[place]
+    histories.write(ordered.folder, use.order, encoders.event, item_rows)

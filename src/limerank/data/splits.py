@@ -53,8 +53,11 @@ def assign(split: Split, requests: Requests) -> Codes:
         if part is Part.VALIDATION and split.select_on_test:
             continue
         if not np.any(parts == part.code):
+            cut = isinstance(split, LastEvents | LastFraction) and requests.size.max() > 1
+            hint = f" (a request goes where its first event is; some have {requests.size.max()})" if cut else ""
+            counted = f"{part.value} part of {len(requests):,} requests{hint}"
             raise DataError(
-                f"split '{split.protocol}' leaves no request in the {part.value} part of {len(requests):,} requests; "
+                f"split '{split.protocol}' leaves no request in the {counted}; "
                 "give a longer log, or change 'split' in the description of the dataset"
             )
     return parts
@@ -95,10 +98,15 @@ def _days(split: Days, time: Ints) -> Codes:
     test_from = last + 1 - split.test_days
     train_until = test_from if split.train_days is None else first + split.train_days
     validation_from = train_until - (0 if split.select_on_test else split.validation_days)
-    if train_until > test_from or validation_from <= first:
+    if validation_from <= first:
         raise DataError(
-            f"the log has {last - first + 1} days, too few for split 'days' (train {split.train_days or 'the rest'}, "
-            f"validation {split.validation_days}, test {split.test_days}); change 'split' or give a longer log"
+            f"split 'days': {train_until - first} training days of a log of {last - first + 1} days leave none beside "
+            f"{split.validation_days} validation days; change 'split' or give a longer log"
+        )
+    if train_until > test_from:
+        raise DataError(
+            f"the log has {last - first + 1} days, too few for split 'days' (train {split.train_days}, validation "
+            f"among them, test {split.test_days}); change 'split' or give a longer log"
         )
     parts = np.full(len(time), NO_PART, dtype=np.uint8)
     parts[day < validation_from] = Part.TRAIN.code

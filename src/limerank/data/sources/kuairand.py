@@ -158,7 +158,7 @@ def read_kuairand(
         item_id="video_id",
         time="time_ms",
         # two records may share user and millisecond and still come from different places of the app
-        request_id="request" if clock == "logged" else "tab",
+        request_id="request",
         features=_features(),
         tasks=tuple(Task(name=task) for task in tasks),
         split=chosen.split,
@@ -260,9 +260,9 @@ def _events(path: Path, days_read: int | None, clock: str) -> EventFile:
         end = int((FIRST_DAY + timedelta(days=days_read)).timestamp() * 1000)
         log = log.filter((pl.col("time_ms").cast(pl.Int64) < end) | pl.col("time_ms").is_null())
     kept = ["user_id", "video_id", "time_ms", *FLAGS, "watch_ratio", "hour", "weekday", "tab"]
-    if clock == "logged":  # here not even the hour follows from the time
-        log = log.with_columns(request=pl.concat_str("hour", "weekday", "tab", separator="-", ignore_nulls=True))
-        kept.append("request")
+    context = ("hour", "weekday", "tab") if clock == "logged" else ("tab",)  # logged hours do not follow from the time
+    log = log.with_columns(request=pl.concat_str("time_ms", *context, separator="-", ignore_nulls=True))
+    kept.append("request")
     lines = count_lines(path) if days_read is None else None
     rows = lines - 1 if lines else None  # the first is the header
     return lazy_events(log.select(kept), str(path), rows, _check_hours)
