@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -267,3 +268,54 @@ def test_tables_show_ids_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "[/b]" in shown
     assert "x[us]y" in shown
+
+
+def test_a_command_line_that_cannot_be_parsed_is_one_line_too() -> None:
+    done = limerank("prepare", "table", "--out", "d", "--json")
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (2, 2)
+    assert done.stderr == "error: Missing option '--raw'; see `limerank prepare table --help`\n"
+    assert "No such option: --bogus" in refusal(2, "describe", "d", "--bogus")
+    assert "No such command 'describbe'" in refusal(2, "describbe")
+    nothing = limerank()
+    assert (nothing.returncode, nothing.stderr) == (2, "")
+    assert "Rank tens of thousands" in nothing.stdout
+
+
+def test_the_tutorial_of_ones_own_log(tmp_path: Path) -> None:
+    """docs/how-to/bring-your-own-log.md, command by command: the last ranking knows the new day."""
+    text = (Path(__file__).parents[2] / "docs/how-to/bring-your-own-log.md").read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    steps = [line for language, block in blocks if not language for line in block.splitlines()]
+    assert len(steps) == 10
+    examples = Path(__file__).parents[2] / "examples"
+    used = []
+    for step in steps:
+        words = step.replace("examples/", f"{examples}/").split()
+        assert words[0] == "limerank"
+        done = limerank(*words[1:], cwd=tmp_path)
+        assert done.returncode == 0, (step, done.stderr)
+        used += re.findall(r"(\d+) events of history", done.stdout)
+    before, after = map(int, used)
+    assert before < after <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("features: [{name: a, role: item}]\ntasks: []\n", "key 'tasks': needs at least one entry"),
+        ("tasks: [{name: c}]\nfeatures: [{name: a, role: itm}]\n", "unknown value 'itm'; did you mean 'item'"),
+        ("tasks: [{name: c}]\nfeatures: [{name: a, role: item, kind: multi-valued}]\n", "did you mean 'multi_valued'"),
+        ("tasks: [{name: c}]\nfeatures: [a]\n", "key 'features.0': must be a mapping with keys such as"),
+        (
+            "tasks: [{name: c}]\nfeatures: [{name: a, role: item}]\ntasks: [{name: d}]\n",
+            "line 3: not valid YAML (key 'tasks' stands twice)",
+        ),
+        ("", "dataset.yaml: is empty"),
+    ],
+)
+def test_a_description_with_a_mistake_says_which(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "events.csv").write_text("user_id,item_id,time,c\n1,2,3,0\n")
+    (tmp_path / "dataset.yaml").write_text(text)
+    message = refusal(3, "prepare", "table", "--raw", tmp_path, "--out", tmp_path / "d")
+    assert said in message
+    assert message.count("\n") == 1

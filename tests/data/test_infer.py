@@ -529,3 +529,12 @@ def test_kuairand(tmp_path: Path) -> None:
     assert description["split"]["protocol"] == "global_time"
     log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
     assert log.manifest.counts["events"] == 41_828
+
+
+def test_a_folder_of_different_tables_is_not_a_log(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user,item,rating,time\n1,2,3,4\n")
+    (tmp_path / "movies.csv").write_text("item,title,year\n2,Heat,1995\n")
+    with pytest.raises(
+        DataError, match="have different columns, so they are not one log; pass the log alone as --from"
+    ):
+        infer(str(tmp_path))

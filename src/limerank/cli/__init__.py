@@ -26,7 +26,9 @@ from limerank.cli import (
     training,
 )
 from limerank.cli.common import report_error
-from limerank.errors import LimerankError, UnavailableError
+from limerank.errors import LimerankError, UnavailableError, UsageError
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="limerank",
@@ -68,9 +70,12 @@ app.add_typer(bench.app, name="bench")
 def main() -> None:
     """Run a command; an error a user can act on is one line and an exit code, never a traceback."""
     try:
-        app()
+        code = app(prog_name="limerank", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except LimerankError as error:
         _fail(error)
+    except typer.Abort:
+        sys.exit(INTERRUPTED)
     except OSError as refused:
         where = f"{refused.filename}: " if refused.filename else ""
         _fail(
@@ -78,6 +83,14 @@ def main() -> None:
                 f"{where}{refused.strerror or refused}; check that the place exists, has room and is yours"
             )
         )
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what the parser of the command line raises
+            raise
+        if not error.format_message():  # no arguments at all: the help was shown
+            sys.exit(UsageError.exit_code)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "limerank"
+        _fail(UsageError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
 
 
 def _fail(error: LimerankError) -> NoReturn:

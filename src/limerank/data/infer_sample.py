@@ -42,8 +42,9 @@ def open_tables(paths: dict[str, str]) -> tuple[dict[str, tuple[TableFile, ...]]
     """The files of each table, and how their CSV is written."""
     options = {"events": "--from", "items": "--items", "users": "--users"}
     found = {name: find_files(Path(), [path], options[name], []) for name, path in paths.items()}
-    dialect = _separator_in(open_file(found["events"][0], Dialect()))
+    dialect = open_file(found["events"][0], Dialect()).dialect
     files = {name: open_files(its_paths, dialect) for name, its_paths in found.items()}
+    _check_one_table(files["events"])
     for file in (file for its_files in files.values() for file in its_files):
         if file.is_csv and all(_is_number(column) for column in file.columns):
             raise DataError(
@@ -52,13 +53,16 @@ def open_tables(paths: dict[str, str]) -> tuple[dict[str, tuple[TableFile, ...]]
     return files, dialect
 
 
-def _separator_in(file: TableFile) -> Dialect:
-    """The separator, when the usual one leaves a header in one piece."""
-    if not file.is_csv or len(file.columns) > 1:
-        return Dialect()
-    counts = {separator: file.columns[0].count(separator) for separator in ";\t|,"}
-    best = max(counts, key=lambda separator: counts[separator])
-    return Dialect(separator=best) if counts[best] else Dialect()
+def _check_one_table(files: tuple[TableFile, ...]) -> None:
+    """Files of one log share most of their columns; a folder of different tables is not a log."""
+    first = set(files[0].columns)
+    for file in files[1:]:
+        shared = first & set(file.columns)
+        if 2 * len(shared) < max(len(first), len(file.columns)):
+            raise DataError(
+                f"{files[0].path} and {file.path}: have different columns, so they are not one log; pass the log alone "
+                f"as --from, and what describes items and users as --items and --users"
+            )
 
 
 def _is_number(text: str) -> bool:

@@ -5,12 +5,12 @@ All contestants run in one process, interleaved, on the same samples; peak memor
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
-from limerank.data.intake import Intake
 from limerank.data.prepare import prepare
 from limerank.data.raw import ROWS_PER_BATCH, EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
@@ -37,6 +36,14 @@ LONG = SimulatedConfig(users=300, sessions=60)
 BATCH_ROWS = (1024, 8192)
 SAMPLED_ROWS = 16_384
 PREFETCH = 2
+MEASURED = """
+from pathlib import Path
+from limerank.data.prepare import prepare
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+{code}
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
 
 
 class Assembly(BaseModel):
@@ -67,7 +74,7 @@ class Preparing(BaseModel):
 
     events: int
     encode_events_per_core_second: float
-    """Checking, turning texts into indices: events per second of processor time."""
+    """Reading, checking, texts to numbers, fitting, numbers to indices: events per second of processor time."""
     total_events_per_second: float
     """Reading, ordering, encoding, hashing and writing: events per second of wall time."""
 
@@ -192,15 +199,12 @@ def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
     drawn = raw.collect_events()
     file = EventFile("events", tuple(drawn.columns), lambda: drawn.iter_slices(ROWS_PER_BATCH), drawn.height)
     raw = replace(raw, events=(file,))
-    scratch = place / "encode"
-    scratch.mkdir()
-    started = time.process_time()
-    Intake(raw, scratch).read(_NoBar())
-    encoding = time.process_time() - started
-    bar.advance()
+    stages = _StageTimes()
     started = time.perf_counter()
-    prepare(raw, place / "prepared")
+    prepare(raw, place / "prepared", progress=stages)
     total = time.perf_counter() - started
+    encoding = stages.seconds["reading"] + stages.seconds["encoding"]
+    bar.advance()
     return Preparing(
         events=drawn.height,
         encode_events_per_core_second=drawn.height / encoding,
@@ -211,12 +215,13 @@ def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
 def measure_memory(place: Path, events: int) -> Memory:
     """The peak of a process that draws and prepares a log of about this size."""
     started = time.perf_counter()
-    users = str(round(events / 125))
     out = place / "large"
-    command = [sys.executable, "-m", "limerank", "prepare", "simulated", "--users", users, "--out", str(out), "--json"]
-    subprocess.run(command, check=True, capture_output=True)  # noqa: S603
+    config = f"SimulatedConfig(users={round(events / 125)})"
+    code = f"prepare(simulate({config}), Path({str(out)!r}))"
+    command = [sys.executable, "-c", MEASURED.format(code=code)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    peak = int(done.stdout) * 1024
     counts = EventLog.open(out).manifest.counts
     return Memory(events=counts["events"], peak_gigabytes=peak / 1e9, seconds=seconds)
 
@@ -252,9 +257,19 @@ def measure_prefetch(log: EventLog, name: str, repeats: int, batches: int = 30) 
     )
 
 
-class _NoBar:
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        return None
+class _StageTimes(Progress):
+    """Notes the processor time of every stage that would show a bar."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def bar(self, description: str, total: int) -> Iterator[Bar]:
+        started = time.process_time()
+        with super().bar(description, total) as bar:
+            yield bar
+        self.seconds[description] = time.process_time() - started
 
 
 def _exhaust(batches: Iterable[object]) -> None:

@@ -200,7 +200,7 @@ def test_notes_say_what_was_understood_and_ignored(tmp_path: Path) -> None:
     notes = "\n".join(read_fuxictr(write_taobao(tmp_path)).notes)
     assert "user id: column 'userid'" in notes
     assert "item id: column 'adgroup_id'" in notes
-    assert "WARNING: valid_data is test_data, so this configuration selects on the test set" in notes
+    assert "valid_data is test_data: this configuration selects on the test set; unless --select-on-test 10 %" in notes
     assert "'cate_id' is an item feature and 'cate_his' its history" in notes
     assert "'btag' is the same in all training rows" in notes
     assert "user features, because they never change for a user: cms_segid" in notes

@@ -323,7 +323,7 @@ def test_bytes_that_are_not_utf8_late_in_the_file(folder: Path, ending: str) -> 
 
 def test_bytes_that_are_not_utf8_in_the_header_or_in_a_table(folder: Path) -> None:
     (folder / "items.csv").write_bytes(b"item_id,kind,tags,caf\xe9\n1,2,3,4\n")
-    assert "raw/items.csv, line 1: column" in refused(folder)
+    assert "raw/items.csv, line 1: byte 0xe9 is not UTF-8" in refused(folder)
     (folder / "items.csv").write_bytes(b"item_id,kind,tags\n1,2,caf\xe9\n")
     assert "raw/items.csv, line 2: byte 0xe9 is not UTF-8" in refused(folder)
     (folder / "items.csv").write_bytes("item_id,kind,tags\n1,2,3\n".encode("utf-16"))
@@ -474,10 +474,24 @@ def test_a_table_without_its_id(folder: Path) -> None:
     assert "raw/items.csv: column 'item_id' is missing; known: id, kind, tags (item_id in" in refused(folder)
 
 
-def test_the_wrong_separator_is_guessed_from_the_header(folder: Path) -> None:
+def test_each_file_is_read_with_the_separator_it_has(folder: Path) -> None:
+    """A log with semicolons beside items with commas, whatever the description says of one of them."""
+    expected = read_table_log(folder).collect_events()
     (folder / "events.csv").write_text(events().write_csv(separator=";"))
-    message = refused(folder)
-    assert "its header is one column 'user_id;item_id;time;device;click', so set tables.separator" in message
+    raw = read_table_log(folder)
+    assert raw.collect_events().equals(expected)
+    assert raw.items is not None
+    assert "kind" in raw.items.columns
+
+
+def test_lines_with_too_few_fields_are_refused(folder: Path) -> None:
+    """At the beginning, and at the end of a file that was cut off in the middle of a line."""
+    lines = (folder / "events.csv").read_text().splitlines()
+    (folder / "events.csv").write_text("\n".join([*lines[:3], "u1,i1", *lines[3:]]) + "\n")
+    assert "raw/events.csv, line 4: 2 fields, but the header has 5; complete or remove it" in refused(folder)
+    many = [lines[0], *(lines[1:] * 4000)]
+    (folder / "events.csv").write_text("\n".join(many) + "\nu1,i1,5")
+    assert "raw/events.csv, last line: 3 fields, but the header has 5; the file is cut off" in refused(folder)
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,16 @@ class _Reading:
             for part, text in written.items()
             if text
         }
-        carved = "10 % of the training requests, drawn with a fixed seed, select instead"
+        carved = "10 % of the training requests, drawn with a fixed seed, select"
         if "test" not in parts:
             if "valid" not in parts:
                 raise DataError(f"{self.place}: neither valid_data nor test_data; a dataset needs something to test on")
             parts["test"] = parts.pop("valid")
-            self.notes.append(f"no test_data: valid_data is the test part; {carved}")
+            self.notes.append(f"no test_data: valid_data is the test part; without --select-on-test {carved}")
         elif parts.get("valid") == parts["test"]:
             del parts["valid"]
             self.notes.append(
-                f"WARNING: valid_data is test_data, so this configuration selects on the test set; {carved} "
-                "(--select-on-test does as the configuration says)"
+                f"valid_data is test_data: this configuration selects on the test set; unless --select-on-test {carved}"
             )
         if parts["train"] == parts["test"]:
             raise DataError(f"{self.place}: train_data and test_data are the same files; correct one of them")

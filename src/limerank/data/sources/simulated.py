@@ -20,13 +20,15 @@ The generative model, in the order it is drawn (docs/explanation/simulated-log.m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from limerank import files
 from limerank.data.raw import EventFile, RawLog
 from limerank.protocols import GlobalTime
 from limerank.schema import Feature, Kind, Role, Schema, Task
@@ -109,6 +111,17 @@ def simulate(config: SimulatedConfig) -> RawLog:
         origin={"source": "simulated", **config.model_dump()},
         names={"items": "simulated items", "users": "simulated users"},
     )
+
+
+def without_last_day(raw: RawLog, config: SimulatedConfig, path: Path) -> RawLog:
+    """The log without its last day, whose events are written as CSV: something to append later."""
+    midnight = FIRST_MIDNIGHT_MS + (config.sessions - 1) * DAY_MS
+    events = raw.collect_events()
+    later = events.filter(pl.col("time") >= midnight)
+    files.write_text(path, later.write_csv())
+    (file,) = raw.events
+    earlier = replace(file, batches=lambda: (batch.filter(pl.col("time") < midnight) for batch in file.batches()))
+    return replace(raw, events=(earlier,), origin={**raw.origin, "without_last_day": True})
 
 
 def simulated_schema() -> Schema:

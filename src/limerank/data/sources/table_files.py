@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from limerank.data.raw import ROWS_PER_BATCH, EventFile
-from limerank.data.sources.table_lines import estimated_lines, find_bad_line
+from limerank.data.sources.table_lines import estimated_lines, find_bad_line, find_short_line
 from limerank.errors import DataError
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst")
 PARQUET_ENDINGS = (".parquet",)
 ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS)
+SEPARATORS = ",;\t|"
 GLOB_CHARACTERS = frozenset("*?[")
 CUT_OFF = "the file is cut off or damaged; copy it again"
 
@@ -116,6 +117,8 @@ def find_default_files(base: Path, name: str, notes: list[str]) -> list[Path]:
 def open_file(path: Path, dialect: Dialect) -> TableFile:
     """Look at the columns of one file and refuse what cannot be a table."""
     _check_readable(path)
+    with explained(path, dialect):
+        dialect = dialect if is_parquet(path) else fitting_dialect(path, dialect)
     separator = dialect.separator_of(path)
     with explained(path, dialect):
         if is_parquet(path):
@@ -132,7 +135,23 @@ def open_file(path: Path, dialect: Dialect) -> TableFile:
         columns = tuple(lazy.collect_schema().names())
     if not is_parquet(path):
         _check_header(path, columns)
+        short = find_short_line(path, separator, dialect.quote)
+        if short is not None:
+            raise DataError(f"{path}, {short}")
     return TableFile(path, columns, lazy, dialect)
+
+
+def fitting_dialect(path: Path, dialect: Dialect) -> Dialect:
+    """The dialect with the separator this file has: another than expected when that leaves its header in one piece."""
+    header = pl.scan_csv(
+        path, infer_schema=False, has_header=False, separator="\x1f", quote_char=None, n_rows=1, glob=False
+    )
+    line = str(header.collect().row(0)[0] or "")
+    if dialect.separator_of(path) in line:
+        return dialect
+    counts = {separator: line.count(separator) for separator in SEPARATORS}
+    best = max(counts, key=lambda separator: counts[separator])
+    return replace(dialect, separator=best) if counts[best] else dialect
 
 
 def open_files(paths: Sequence[Path], dialect: Dialect) -> tuple[TableFile, ...]:
@@ -203,13 +222,17 @@ def _matches(base: Path, pattern: str, key: str) -> list[Path]:
     if place.exists():
         return [place]
     if not GLOB_CHARACTERS & set(pattern):
-        raise DataError(f"{place}: no such file or folder; correct {key}, whose paths are relative to {base}")
+        raise DataError(f"{place}: no such file or folder; correct {key}, whose paths are relative to {_called(base)}")
     anchor = Path(pattern).anchor
     matches = Path(anchor).glob(pattern[len(anchor) :]) if anchor else base.glob(pattern)
     found = sorted(match for match in matches if _is_hidden(Path(pattern)) or not _is_hidden(match))
     if not found:
-        raise DataError(f"{place}: no file matches; correct {key}, whose paths are relative to {base}")
+        raise DataError(f"{place}: no file matches; correct {key}, whose paths are relative to {_called(base)}")
     return found
+
+
+def _called(base: Path) -> str:
+    return "the current folder" if base == Path() else str(base)
 
 
 def _in_folder(folder: Path, notes: list[str]) -> list[Path]:

@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -48,20 +49,62 @@ def find_bad_line(path: Path, separator: str, quote: str | None) -> str | None:
     return None
 
 
+def find_short_line(path: Path, separator: str, quote: str | None) -> str | None:
+    """A line with fewer fields than the header, at the beginning or at the very end of a file.
+
+    Polars fills such lines with missing values, so a file that is cut off would pass. The middle is not looked at.
+    """
+    beginning = _unpacked_beginning(path)
+    if beginning is None:
+        return None
+    options: dict[str, Any] = {"delimiter": separator, "strict": True}
+    options |= {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote}
+    width = begins = 0
+    try:
+        reader = csv.reader(beginning.decode("utf-8").splitlines(keepends=True)[:-1], **options)
+        for fields in reader:
+            width = width or len(fields)
+            if 0 < len(fields) < width:
+                return f"line {begins + 1}: {len(fields)} fields, but the header has {width}; complete or remove it"
+            begins = reader.line_num
+    except (UnicodeDecodeError, csv.Error):
+        return None  # polars reports these while it reads
+    last = _last_line(path)
+    if width and last and (quote is None or quote not in last):
+        fields = last.split(separator)
+        if len(fields) < width:
+            return f"last line: {len(fields)} fields, but the header has {width}; the file is cut off, copy it again"
+    return None
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a plain file that has more than its beginning."""
+    size = path.stat().st_size
+    if path.name.lower().endswith((".gz", ".zst")) or size == 0:
+        return ""
+    with path.open("rb") as handle:
+        handle.seek(max(0, size - SAMPLED_BYTES // 4))
+        lines = handle.read().rstrip(b"\r\n").splitlines()
+    return lines[-1].decode("utf-8", errors="replace") if len(lines) > 1 else ""
+
+
 def estimated_lines(path: Path) -> int | None:
     """About how many lines a file has, from its size and its beginning; None where the beginning cannot be unpacked."""
+    lines = _unpacked_beginning(path)
     size = path.stat().st_size
+    read = min(size, SAMPLED_BYTES)
+    return None if lines is None else round(lines.count(b"\n") * size / read) if read else 0
+
+
+def _unpacked_beginning(path: Path) -> bytes | None:
     with path.open("rb") as handle:
         beginning = handle.read(SAMPLED_BYTES)
-    lines = beginning
     if path.name.lower().endswith(".gz"):
         try:
-            lines = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(beginning)
+            return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(beginning)
         except zlib.error:
             return None
-    elif path.name.lower().endswith(".zst"):
-        return None
-    return round(lines.count(b"\n") * size / len(beginning)) if beginning else 0
+    return None if path.name.lower().endswith(".zst") else beginning
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

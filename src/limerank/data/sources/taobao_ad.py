@@ -99,8 +99,7 @@ def read_taobao_ad(
     notes = [
         "the candidate's 'btag' is ignored: it is 1 in every row; as an event feature it comes from 'btag_his' only",
         "'pid' (the place of the ad) is context: in the item tower it would make item rows depend on the request",
-        "there are no times: 10 % of the training requests, drawn with a fixed seed, are the validation part, "
-        "unless --select-on-test",
+        "there are no times: without --select-on-test, 10 % of the training requests, drawn with a fixed seed, select",
         "histories have no ad ids, so their elements are pairs of category and brand; the last one counts as newest",
     ]
     if align:
