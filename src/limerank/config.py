@@ -29,7 +29,7 @@ class TrainConfig(BaseModel):
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
     weight_decay: float = Field(default=0.0, ge=0)
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
-    prefetch: int = Field(default=2, ge=0, description="batches assembled in the background; 0 assembles when asked")
+    prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
     patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
 
 

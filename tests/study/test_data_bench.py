@@ -67,7 +67,9 @@ def test_the_bench_reports_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.memory is not None
     assert result.memory.peak_gigabytes > 0.1
     assert result.storage.share_of_int32 < 1 / 20
-    assert {one.model for one in result.prefetch} == {"ttsn", "lime-mha"}
+    assert {(one.work, one.model) for one in result.prefetch} == {
+        (work, model) for work in ("training", "evaluating") for model in ("ttsn", "lime-mha")
+    }
     figures = [rate for one in result.assembly for rate in one.rows_per_second.values()]
     assert np.isfinite(figures).all()
     assert min(figures) > 0

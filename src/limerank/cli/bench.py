@@ -64,7 +64,7 @@ def data(
         say(f"drawing and preparing {memory.events:,} events: {peak}")
     for one in result.prefetch:
         say(
-            f"prefetch, {one.model}: a step waits {one.wait_ms_without:.2f} ms for its batch without, "
+            f"prefetch, {one.model} {one.work}: a step waits {one.wait_ms_without:.2f} ms for its batch without, "
             f"{one.wait_ms_with:.2f} ms with; it takes {one.step_ms_without:.1f} and {one.step_ms_with:.1f} ms in all"
         )
     say(f"peaks in this process: {result.gemm_gflops:.0f} GFLOP/s, {result.copy_gbytes_per_second:.0f} GB/s copied")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import polars as pl
 import torch
@@ -30,6 +31,7 @@ from limerank.models import build_ranker
 from limerank.progress import Bar, Progress
 from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
 from limerank.study.padded import PaddedColumns, PaddedRows, padded_features
+from limerank.train.evaluate import EVALUATION_BATCH
 
 HISTORY = 256
 LONG = SimulatedConfig(users=300, sessions=60)
@@ -88,8 +90,9 @@ class Memory(BaseModel):
 
 
 class Prefetch(BaseModel):
-    """Training steps with and without assembling batches in the background, and how long they waited for a batch."""
+    """Steps with and without assembling batches in the background, and how long they waited for a batch."""
 
+    work: Literal["training", "evaluating"]
     model: str
     compute_threads: int
     step_ms_without: float
@@ -128,7 +131,11 @@ def run_data_bench(
         assembly = [*grouped, *measure_assembly(single, repeats)[0]]
         bar.advance()
         preparing = measure_preparing(place, events, bar)
-        prefetch = [measure_prefetch(log, name, repeats) for name in ("ttsn", "lime-mha")]
+        prefetch = [
+            measure_prefetch(log, name, work, repeats)
+            for work in ("training", "evaluating")
+            for name in ("ttsn", "lime-mha")
+        ]
         bar.advance()
         memory = measure_memory(place, memory_events) if memory_events else None
         bar.advance()
@@ -226,28 +233,34 @@ def measure_memory(place: Path, events: int) -> Memory:
     return Memory(events=counts["events"], peak_gigabytes=peak / 1e9, seconds=seconds)
 
 
-def measure_prefetch(log: EventLog, name: str, repeats: int, batches: int = 30) -> Prefetch:
-    """Training steps on one thread while the next batches are, or are not, assembled by another."""
+def measure_prefetch(
+    log: EventLog, name: str, work: Literal["training", "evaluating"], repeats: int, batches: int = 12
+) -> Prefetch:
+    """Steps on one compute thread while the next batches are, or are not, assembled by another."""
     torch.manual_seed(0)
     ranker = build_ranker({"name": name}, log.encoders.space(), len(log.schema.tasks), "bench")
     optimizer = torch.optim.Adam(ranker.parameters(), fused=True)
-
+    ranker.train(work == "training")
+    size = 64 if work == "training" else EVALUATION_BATCH
     waited: dict[int, list[float]] = {0: [], PREFETCH: []}
 
     def steps(prefetch: int) -> None:
-        loader = RequestLoader(log, Part.TRAIN, batch_requests=64, max_history=HISTORY, seed=1, prefetch=prefetch)
-        loader.requests = loader.requests[: 64 * batches]
+        loader = RequestLoader(log, Part.TRAIN, batch_requests=size, max_history=HISTORY, seed=1, prefetch=prefetch)
+        loader.requests = loader.requests[: size * batches]
         asked = time.perf_counter()
         for batch in loader:
             waited[prefetch].append(time.perf_counter() - asked)
-            loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
+            with torch.set_grad_enabled(work == "training"):
+                loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
+            if work == "training":
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
             asked = time.perf_counter()
 
-    without, with_it = interleaved_medians([lambda: steps(0), lambda: steps(PREFETCH)], repeats)
+    without, with_it = interleaved_medians([lambda: steps(0), lambda: steps(PREFETCH)], 2 * repeats)
     return Prefetch(
+        work=work,
         model=name,
         compute_threads=torch.get_num_threads(),
         step_ms_without=1000 * without / batches,
