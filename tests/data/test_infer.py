@@ -68,7 +68,8 @@ def features(description: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def line_of(lines: list[str], start: str) -> str:
-    (found,) = [line for line in lines if line.lstrip("# -").startswith(start)]
+    ways = (start, start.removesuffix("}") + ", role: event")
+    (found,) = [line for line in lines if line.lstrip("# -").startswith(ways)]
     return found
 
 

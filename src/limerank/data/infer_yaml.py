@@ -10,7 +10,7 @@ import yaml
 
 from limerank.data.infer import Chosen, Draft
 from limerank.data.infer_roles import Decision, Label, safe_name
-from limerank.schema import Kind, TimeUnit
+from limerank.schema import Kind, Role, TimeUnit
 
 COMMENT_COLUMN = 56
 
@@ -124,7 +124,8 @@ def _features(draft: Draft) -> list[str]:
         if decision.role is None:
             shown = f" ({decision.facts.summary()})" if decision.facts.examples else ""
             as_seen = "" if draft.whole else ", as far as the sample goes"
-            lines.append(_with(f"  # - {_flow(values)}", f"left out{as_seen}: {decision.reason}{shown}"))
+            likely = {"name": values.pop("name"), "role": Role.EVENT.value, **values}  # the role that cannot leak
+            lines.append(_with(f"  # - {_flow(likely)}", f"left out{as_seen}: {decision.reason}{shown}"))
     return lines
 
 

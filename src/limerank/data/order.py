@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +86,21 @@ class Ordering:
         """Do it."""
         keys = self.histories.content_keys() if self.histories is not None else None
         counts = np.zeros(self.rows.users, dtype=np.int64)
-        runs = []
         for run in self.intake.runs:
             frame = self._final_numbers(pl.read_ipc(run), keys).sort(USER)
             run.unlink()
             frame.write_ipc(run, compression="uncompressed")
-            per_user = np.bincount(frame[USER].to_numpy(), minlength=len(counts))
-            counts += per_user
-            runs.append((run, np.concatenate([[0], np.cumsum(per_user)])))
+            counts += np.bincount(frame[USER].to_numpy(), minlength=len(counts))
             bar.advance(frame.height)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         shares = _shares(offsets)
+        runs = [(run, _cuts(run, shares)) for run in self.intake.runs]
         with _EventWriters(self) as writers, closing(_Requests(self, self.intake.folder)) as collected:
-            for first, stop in pairwise(shares):
+            for place in range(len(shares) - 1):
                 parts = [
-                    pl.scan_ipc(run).slice(int(ends[first]), int(ends[stop] - ends[first])).collect()
-                    for run, ends in runs
-                    if ends[stop] > ends[first]
+                    pl.scan_ipc(run).slice(cuts[place], cuts[place + 1] - cuts[place]).collect()
+                    for run, cuts in runs
+                    if cuts[place + 1] > cuts[place]
                 ]
                 if parts:
                     share = self._one_moment_per_request(pl.concat(parts)).sort(self._sort_keys(parts[0].columns))
@@ -306,6 +303,12 @@ def _changes(column: pl.Series) -> NDArray[np.bool_]:
     changed = column.ne_missing(column.shift(1)).to_numpy().copy()
     changed[:1] = True
     return changed
+
+
+def _cuts(run: Path, shares: Ints) -> list[int]:
+    """Where the shares of users begin in a run that is sorted by user."""
+    cuts: list[int] = np.searchsorted(pl.read_ipc(run, columns=[USER])[USER].to_numpy(), shares).tolist()
+    return cuts
 
 
 def _shares(offsets: Ints) -> Ints:
