@@ -238,7 +238,7 @@ def rows(count: int, **columns: Any) -> pl.DataFrame:
 
 def test_event_and_context_encoders_see_training_rows_only(tmp_path: Path) -> None:
     """The last rows say other words and larger numbers; neither a vocabulary nor a bucket knows of them."""
-    late = [n >= 32 for n in range(40)]
+    late = [n >= 24 for n in range(40)]
     events = rows(
         40,
         word=["late" if x else "early" for x in late],
@@ -252,9 +252,7 @@ def test_event_and_context_encoders_see_training_rows_only(tmp_path: Path) -> No
         Feature(name="number", role=Role.EVENT, kind=Kind.CONTINUOUS, buckets=4),
         Feature(name="place", role=Role.CONTEXT),
     )
-    log = prepare(
-        raw_of(events, features=features, split=GlobalTime(validation_fraction=0.1, test_fraction=0.1)), tmp_path / "d"
-    )
+    log = prepare(raw_of(events, features=features), tmp_path / "d")
     word, number = log.encoders.event
     assert word.vocabulary == ("early",)
     assert max(number.boundaries) < 40
@@ -296,6 +294,14 @@ def test_requests_that_reach_into_each_other_are_refused(tmp_path: Path, pages: 
     with pytest.raises(
         DataError, match="requests begin while another of the same user still goes on.*leave request_id out"
     ):
+        prepare(raw_of(events, request_id="page"), tmp_path / "d")
+
+
+def test_requests_that_touch_are_refused_too(tmp_path: Path) -> None:
+    """One ends in the moment the next begins: moved to its beginning, its last event would become history."""
+    times = [n // 2 + n % 2 for n in range(40)]
+    events = rows(40, user_id=["u"] * 40, time=times, page=[f"p{n // 2}" for n in range(40)])
+    with pytest.raises(DataError, match="19 requests begin while another of the same user still goes on"):
         prepare(raw_of(events, request_id="page"), tmp_path / "d")
 
 
