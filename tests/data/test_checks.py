@@ -143,7 +143,7 @@ def test_a_log_that_was_selected_by_its_label_is_caught_by_frequency(tmp_path: P
 def test_the_like_label_of_the_kuairand_part_is_caught(tmp_path: Path) -> None:
     """The trap of ../shared/data/README.md: the number of times a video occurs predicts `label` with AUC 0.984."""
     if not SHARED.is_dir():
-        pytest.skip(f"{SHARED.name} is not at hand")
+        pytest.skip(f"{SHARED.name} is not beside the repository; it belongs to Kuaishou and is not shipped")
     events = pl.read_csv(SHARED / "log.csv.gz")
     schema = Schema(
         item_id="video_id",

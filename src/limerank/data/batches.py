@@ -20,7 +20,8 @@ from limerank.schema import Role
 
 Ints = NDArray[np.int64]
 BUCKET_BATCHES = 32
-WHOLE_TABLE_FACTOR = 4
+WHOLE_TABLE_FACTOR = 4  # so many rows for each item of a table: nearly all of it occurs
+SORTING_FACTOR = 16  # so many items of a table for each row: sorting the rows is faster than marking the items
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _shared(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch
     rows = rows.astype(np.int64)
     if len(table) * WHOLE_TABLE_FACTOR < len(rows):
         return table, torch.from_numpy(rows)
-    if len(table) > 16 * len(rows):
+    if len(table) > SORTING_FACTOR * len(rows):
         distinct, place = np.unique(rows, return_inverse=True)
     else:
         present = np.zeros(len(table), dtype=bool)

@@ -179,10 +179,8 @@ def _unseen(view: _View) -> Iterator[Check]:
             )
             yield Check(Level.WARN, "unseen", said, {"what": name, "share": share})
     if not any(share > MANY for share, _, _ in worst):
-        most = f", most of {max(worst)[1]}: {max(worst)[0]:.1%} of test rows" if worst else ""
-        yield Check(
-            Level.PASS, "unseen", f"categories of every feature are known{most} unknown" if most else "no features"
-        )
+        said = f"no feature is unknown in more than {max(worst)[0]:.1%} of test rows ({max(worst)[1]})" if worst else ""
+        yield Check(Level.PASS, "unseen", said or "there is no single-valued feature to look at")
 
 
 def _duplicates(view: _View) -> Iterator[Check]:

@@ -161,7 +161,7 @@ class EventLog:
         """
         if name == "requests/part":
             return self._map(self.path / f"{self.manifest.parts}.npy")
-        pieces = [self._map(segment / f"{name}.npy") for segment in self.segments]
+        pieces = self.pieces(name)
         if len(pieces) == 1:
             return pieces[0]
         if name in ("requests/start", "requests/history_end"):
@@ -171,6 +171,10 @@ class EventLog:
                 moved = [piece[:-1] for piece in moved[:-1]] + [moved[-1]]
             return np.concatenate(moved)
         return np.concatenate(pieces) if name.startswith("requests/") else SegmentedColumn(pieces)
+
+    def pieces(self, name: str) -> list[NDArray[Any]]:
+        """A column as each segment holds it."""
+        return [self._map(segment / f"{name}.npy") for segment in self.segments]
 
     @cached_property
     def item_table(self) -> Features:
@@ -228,15 +232,15 @@ class EventLog:
             indices,
             tuple(self._lists(f"{folder}/{e.name}") for e in encoders if e.kind is Kind.MULTI_VALUED),
             tuple(
-                torch.from_numpy(np.concatenate([self._map(s / folder / f"{e.name}.npy") for s in self.segments]))
+                torch.from_numpy(np.concatenate(self.pieces(f"{folder}/{e.name}")))
                 for e in encoders
                 if e.kind is Kind.VECTOR
             ),
         )
 
     def _lists(self, name: str) -> Jagged:
-        values = [self._map(segment / f"{name}.values.npy").astype(np.int64) for segment in self.segments]
-        lengths = [np.diff(self._map(segment / f"{name}.offsets.npy").astype(np.int64)) for segment in self.segments]
+        values = [piece.astype(np.int64) for piece in self.pieces(f"{name}.values")]
+        lengths = [np.diff(piece.astype(np.int64)) for piece in self.pieces(f"{name}.offsets")]
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
 

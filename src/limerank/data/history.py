@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank.batch import Features
-from limerank.data.column_files import map_column
 from limerank.data.eventlog import Column, EventLog
 from limerank.data.ranges import Ranges
 from limerank.schema import Role
@@ -39,7 +38,7 @@ class HistoryIndex:
         if self.ready_made:
             self._start = log.column("requests/history_start")
         else:
-            self._user_offsets = [map_column(segment / "requests/user_offsets.npy") for segment in log.segments]
+            self._user_offsets = log.pieces("requests/user_offsets")
 
     def lengths(self, requests: Ints, most: int) -> Ints:
         """How many events of history each request keeps."""

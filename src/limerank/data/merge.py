@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank.data import catalog
-from limerank.data.column_files import ColumnWriter, map_column, save_column
+from limerank.data.column_files import ColumnWriter, save_column
 from limerank.data.eventlog import EventLog, SegmentFacts
 from limerank.data.ranges import expand_ranges
 
@@ -38,8 +38,10 @@ def _events_of_users(log: EventLog, users: int) -> Ints:
     """[users, segments, 2]: where each user's events begin and end, counted through all segments."""
     ranges = np.zeros((users, len(log.segments), 2), dtype=np.int64)
     base = 0
-    for place, (segment, facts) in enumerate(zip(log.segments, log.manifest.segments, strict=True)):
-        offsets = map_column(segment / "requests/user_offsets.npy").astype(np.int64) + base
+    for place, (piece, facts) in enumerate(
+        zip(log.pieces("requests/user_offsets"), log.manifest.segments, strict=True)
+    ):
+        offsets = piece.astype(np.int64) + base
         ranges[: len(offsets) - 1, place, 0], ranges[: len(offsets) - 1, place, 1] = offsets[:-1], offsets[1:]
         base += facts.events
     return ranges
@@ -48,7 +50,7 @@ def _events_of_users(log: EventLog, users: int) -> Ints:
 def _merge_events(log: EventLog, folder: Path, begins: Ints, ends: Ints) -> None:
     for path in sorted((log.segments[0] / "events").iterdir()):
         column = log.column(f"events/{path.stem}")
-        dtype = np.result_type(*(map_column(segment / "events" / path.name).dtype for segment in log.segments))
+        dtype = np.result_type(*log.pieces(f"events/{path.stem}"))
         with ColumnWriter(folder / "events" / path.name, dtype) as writer:
             for start in range(0, len(begins), USERS_PER_BLOCK):
                 block = slice(start, start + USERS_PER_BLOCK)
@@ -74,7 +76,7 @@ def _merge_requests(log: EventLog, folder: Path, begins: Ints, sizes: Ints, user
 def _merge_table(log: EventLog, folder: Path, table: str) -> None:
     source = log.segments[0] / table
     for path in sorted(source.iterdir()) if source.is_dir() else ():
-        pieces = [map_column(segment / table / path.name) for segment in log.segments]
+        pieces = log.pieces(f"{table}/{path.stem}")
         if path.stem.endswith(".offsets"):
             lengths = np.concatenate([np.diff(piece.astype(np.int64)) for piece in pieces])
             merged = np.concatenate([[0], np.cumsum(lengths)])

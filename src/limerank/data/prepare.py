@@ -48,8 +48,8 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
         histories = ReadHistories(intake.histories) if intake.histories is not None else None
         items, users = read_tables(intake)
         kept = Kept.of(intake)
-        items = items.of(kept.all_ids(kept.items, items, schema.minimum_item_events))
-        users = users.of(kept.all_ids(kept.users, users, schema.minimum_user_events))
+        items = items.of(_final_ids(intake.items, kept.items, items, schema.minimum_item_events))
+        users = users.of(_final_ids(intake.users, kept.users, users, schema.minimum_user_events))
         rows = FinalRows(
             of_user=rows_of_codes(intake.users, kept.users, users.ids),
             of_item=rows_of_codes(intake.items, kept.items, items.ids),
@@ -149,7 +149,6 @@ class Kept:
 
     users: NDArray[np.bool_]
     items: NDArray[np.bool_]
-    intake: Intake
 
     @classmethod
     def of(cls, intake: Intake) -> Kept:
@@ -164,13 +163,13 @@ class Kept:
                 codes = pl.read_ipc(run, columns=[USER, ITEM])
                 stays = items[place[codes[ITEM].to_numpy()]]
                 user_events += np.bincount(codes[USER].to_numpy()[stays], minlength=len(user_events))
-        return cls(_often(intake.users, user_events, schema.minimum_user_events), items, intake)
+        return cls(_often(intake.users, user_events, schema.minimum_user_events), items)
 
-    def all_ids(self, kept: NDArray[np.bool_], table: Table, minimum: int) -> pl.Series:
-        """The ids of the final table: those that stay, and without a minimum also those that only the table knows."""
-        dictionary = self.intake.items if kept is self.items else self.intake.users
-        stay = dictionary.ordered()[0].filter(pl.Series(kept))
-        return stay if minimum > 1 else pl.concat([stay, table.ids.alias(stay.name)]).unique().sort()
+
+def _final_ids(dictionary: Dictionary, kept: NDArray[np.bool_], table: Table, minimum: int) -> pl.Series:
+    """The ids of a final table: those that stay, and without a minimum also those that only the given table knows."""
+    stay = dictionary.ordered()[0].filter(pl.Series(kept))
+    return stay if minimum > 1 else pl.concat([stay, table.ids.alias(stay.name)]).unique().sort()
 
 
 def rows_of_codes(dictionary: Dictionary, kept: NDArray[np.bool_], ids: pl.Series) -> Ints:

@@ -62,13 +62,11 @@ class HistoryIntake:
             place.refuse_where(values, wrong, "is not a number of events", "give a whole number from 0 on")
             return {LENGTH: length.cast(pl.UInt32)}
         texts = [self._as_text(batch[column]) for column in self.spec.columns]
-        keys = pl.DataFrame(texts).select(
-            first=pl.concat_str(pl.all().fill_null(""), separator="\x1e").hash(1),
-            second=pl.concat_str(pl.all().fill_null(""), separator="\x1e").hash(2),
-        )
+        joined = pl.DataFrame(texts).select(key=pl.concat_str(pl.all().fill_null(""), separator="\x1e"))
+        keys = joined.select(first=pl.col("key").hash(1), second=pl.col("key").hash(2))
         fresh = keys.with_row_index("row").join(self._seen, on=["first", "second"], how="anti")
         fresh = fresh.unique(["first", "second"], keep="first", maintain_order=True).sort("row")
-        self._add(batch[fresh["row"]], Place(place.file, place.first_row), fresh["row"])
+        self._add(batch[fresh["row"]], place, fresh["row"])
         numbers = pl.Series("number", np.arange(self._seen.height, self._seen.height + fresh.height), dtype=pl.UInt32)
         self._seen = pl.concat([self._seen, fresh.select("first", "second").with_columns(numbers)])
         found = keys.join(self._seen, on=["first", "second"], how="left", maintain_order="left")
@@ -197,9 +195,8 @@ class ReadHistories:
             position = np.arange(inside.stop - inside.start) - np.repeat(
                 self.offsets[start:stop] - inside.start, lengths
             )
-            mixed = ranks(self.codes[inside], self.place).astype(np.uint64) + np.uint64(
-                1
-            )  # a missing element counts too
+            mixed = ranks(self.codes[inside], self.place).astype(np.uint64)
+            mixed += np.uint64(1)  # a missing element, of rank 0, counts too
             for name, column in self.events.items():
                 values = self._plain(name, column[inside])
                 bits = values.view(np.uint32) if values.dtype == np.float32 else values

@@ -127,7 +127,8 @@ def encode_events(ordered: Ordered, intake: Intake, encoders: Encoders, bar: Bar
                     writer.append(encoder.bucketize(block) if encoder.kind is Kind.CONTINUOUS else block)
                 bar.advance(len(block))
         source.unlink()
-    (ordered.folder / "raw").rmdir() if intake.columns else None
+    if intake.columns:
+        (ordered.folder / "raw").rmdir()
 
 
 def write_requests(
