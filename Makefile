@@ -12,7 +12,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) -e '.[report,dev]'
+	$(PIP) -e '.[report,triton,dev]'
 	@touch $@
 
 quickstart: $(VENV)/.base

@@ -69,3 +69,13 @@ def test_commands_in_the_docs_exist() -> None:
         for line in re.findall(r"^limerank ([a-z]+(?: [a-z]+)?)", code, re.MULTILINE):
             first = line.split()[0]
             assert line in known or first in known, f"{page.name}: limerank {line}"
+
+
+def test_the_code_of_the_ops_page_runs() -> None:
+    """Every Python block of the page, as it stands."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/reference/ops.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        names: dict[str, object] = {}
+        exec(block, names)
+        assert names["pooled"].shape == (4, 32, 64)  # type: ignore[attr-defined]

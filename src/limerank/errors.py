@@ -18,6 +18,10 @@ class UsageError(LimerankError):
     exit_code = 2
 
 
+class ArgumentError(UsageError, ValueError):
+    """A tensor handed to an op that does not fit its neighbors: names the argument and both shapes."""
+
+
 class DataError(LimerankError):
     """A log, table or prepared dataset that cannot be used as it is."""
 

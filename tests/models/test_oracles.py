@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -112,3 +113,22 @@ def test_lime_mha_against_its_equations_written_as_loops(log: EventLog) -> None:
             output[:, part] = weights @ link_values[:, part]
         expected.append(output)
     torch.testing.assert_close(interactions(ranker, batch), torch.cat(expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("history", [1, 40, 20])
+def test_lime_mha_serves_without_projecting_the_history(log: EventLog, history: int) -> None:
+    """At a width where absorption pays, the served user state equals the trained one; empty histories included."""
+    torch.manual_seed(1)
+    model = {"name": "lime-mha", "width": 64, "heads": 2, "links": 4}
+    ranker = build_ranker(model, log.encoders.space(), 2, "test").eval()
+    assert isinstance(ranker, LimeMHA)
+    with torch.no_grad():
+        for parameter in ranker.history_keys_values.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    loader = RequestLoader(log, Part.TEST, batch_requests=9, max_history=history)
+    batch = loader.assemble(loader.requests[:9])
+    trained = ranker.encode_user(batch.inputs)
+    with torch.inference_mode():
+        assert ranker._absorbs(9 * history, 9) is (history > 4)
+        served = ranker.encode_user(batch.inputs)
+    torch.testing.assert_close(served.memory[0], trained.memory[0], rtol=1e-5, atol=1e-5)

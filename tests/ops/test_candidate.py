@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limerank.errors import ArgumentError
 from limerank.ops.candidate import block_diagonal_values, fold_values, scoring_cost, weighted_values
 
 sizes = st.tuples(*(st.integers(1, 6) for _ in range(6)))
@@ -46,3 +50,24 @@ def test_cost_formulas_at_the_papers_sizes() -> None:
 def test_folding_does_not_pay_for_a_handful_of_candidates() -> None:
     cost = scoring_cost(heads=4, links=32, value_width=256, hidden=96)
     assert not cost.fold_pays(1)
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    values, weight = torch.zeros(1, 4, 3, 2), torch.zeros(5, 8)
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: weighted_values(torch.zeros(1, 6, 4, 2), values), r"weights \[1, 6, 4, 2\] does not fit values"),
+        (lambda: weighted_values(torch.zeros(1, 6, 4), values), r"weights must be \[B, c, H, l\]"),
+        (lambda: weighted_values(torch.zeros(1, 6, 4, 3).double(), values), "values is torch.float32, but weights"),
+        (lambda: block_diagonal_values(values), r"values must be \[H, l, v\], but has shape \[1, 4, 3, 2\]"),
+        (lambda: fold_values(values, weight[:, :7]), r"weight \[5, 7\] does not fit values \[1, 4, 3, 2\]"),
+        (lambda: fold_values(values[0], weight), r"values must be \[B, H, l, v\]"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ArgumentError, match=message):
+            call()
+
+
+def test_folding_reads_strided_weights() -> None:
+    torch.manual_seed(0)
+    values, weight = torch.randn(2, 4, 3, 2), torch.randn(8, 5)
+    torch.testing.assert_close(fold_values(values, weight.T), fold_values(values, weight.T.contiguous()))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limerank.errors import UsageError
-from limerank.serve.engine import Engine, Event, _best_first
+from limerank.serve.engine import Engine, Event
 from limerank.serve.ids import IdMap
 
 
@@ -81,12 +81,23 @@ def test_stages_are_timed(engine: Engine) -> None:
     assert stages["total"] == pytest.approx(sum(v for k, v in stages.items() if k != "total"), rel=1e-6)
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 70))
-def test_best_first_is_stable_and_complete(scores: list[int], limit: int) -> None:
-    array = np.array(scores, dtype=np.float32)
-    expected = sorted(range(len(scores)), key=lambda place: -scores[place])
-    assert _best_first(array, limit).tolist() == expected[:limit]
-    assert _best_first(array, None).tolist() == expected
+@pytest.mark.parametrize("limit", [0, 1, 49, 200, 1000, None])
+@pytest.mark.parametrize("task", ["click", "long_view"])
+def test_a_limit_is_a_cut_of_a_stable_sort(engine: Engine, limit: int | None, task: str) -> None:
+    """Order, ties (every item is asked for twice) and the probabilities of all tasks, as one sort would give them."""
+    asked = [f"i{n % 100}" for n in range(200)]
+    scores = engine.score(engine.encode_user("u2"), asked)
+    column = engine.bundle.manifest.tasks.index(task)
+    order = np.argsort(-scores[:, column], kind="stable")[:limit]
+    ranking = engine.rank("u2", asked, limit=limit, task=task)
+    assert ranking.item_ids == [asked[place] for place in order]
+    np.testing.assert_array_equal(ranking.probabilities, scores[order])
+    assert ranking.candidates == 200
+
+
+def test_a_negative_limit_is_refused(engine: Engine) -> None:
+    with pytest.raises(UsageError, match="limit must not be negative, but is -1"):
+        engine.rank("u2", limit=-1)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1), unique=True), st.data())

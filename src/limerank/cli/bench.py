@@ -68,3 +68,63 @@ def data(
             f"{one.wait_ms_with:.2f} ms with; it takes {one.step_ms_without:.1f} and {one.step_ms_with:.1f} ms in all"
         )
     say(f"peaks in this process: {result.gemm_gflops:.0f} GFLOP/s, {result.copy_gbytes_per_second:.0f} GB/s copied")
+
+
+@app.command(epilog="Example: limerank bench ops --threads 1 --no-flex")
+def ops(
+    threads: Annotated[
+        list[int] | None, typer.Option(min=1, help="Threads to measure with; repeat it. Default: 1, then all cores.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved rounds; slow groups take at most 3.")] = 9,
+    flex: Annotated[
+        bool, typer.Option(help="Compile FlexAttention as a peer (a minute, needs a C++ compiler).")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """XOR attention, the fused XOR stack, link pooling and candidate scoring, next to this machine's GEMM."""
+    import os
+
+    from limerank.study.op_bench import run_op_bench
+
+    counts = threads or sorted({1, os.cpu_count() or 1})
+    result = run_op_bench(progress_for(as_json), threads=counts, repeats=repeats, flex=flex)
+    if as_json:
+        emit_json(result.model_dump())
+        return
+    emit_table(
+        "ops: median time, speed, share of the GEMM peak of the same rounds, peak memory",
+        ["op", "backend", "shape", "threads", "ms", "GFLOP/s", "of GEMM", "MB"],
+        [
+            [
+                row.op,
+                row.backend,
+                _shape(row.shape),
+                row.threads,
+                f"{row.ms:.3f}",
+                f"{row.gflops:.1f}",
+                f"{row.fraction_of_gemm_peak:.0%}",
+                "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
+            ]
+            for row in result.rows
+        ],
+    )
+    emit_table(
+        "time of others as a multiple of ours",
+        ["op", "shape", "threads", "ours", "other", "ratio"],
+        [[one.op, _shape(one.shape), one.threads, one.ours, one.other, f"{one.times:.3g}x"] for one in result.ratios],
+    )
+    for grown in result.memory:
+        dense = "" if grown.reference_bytes is None else f"; dense mask {grown.reference_bytes / 1e6:,.0f} MB"
+        if grown.chunked_bytes is not None:
+            say(f"memory, forward+backward at history {grown.history:,}: {grown.chunked_bytes / 1e6:.0f} MB{dense}")
+    for peak in result.peaks:
+        say(
+            f"GEMM with {peak.threads} threads: {peak.gemm_gflops:.0f} GFLOP/s in the median, "
+            f"{peak.gemm_gflops_best:.0f} at best; {peak.copy_gbytes_per_second:.0f} GB/s copied"
+        )
+    for note in result.notes:
+        say(f"note: {note}")
+
+
+def _shape(shape: dict[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in shape.items())

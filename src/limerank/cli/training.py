@@ -100,7 +100,7 @@ def evaluate(
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     store: Annotated[Path, typer.Option(help="Bundle store; made when it is not there.")],
-    rows: Annotated[Literal["fp16", "fp32"], typer.Option(help="Precision of the stored item rows.")] = "fp16",
+    rows: Annotated[Literal["fp16", "fp32", "u8"], typer.Option(help="Precision of the stored item rows.")] = "fp16",
     activate: Annotated[bool, typer.Option(help="Make the new bundle the active one.")] = True,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -121,6 +121,7 @@ def export(
                 "store": str(store),
                 "items": manifest.items - 1,
                 "active": activate,
+                "row_type": manifest.row_type,
                 "row_bytes": manifest.row_bytes,
             }
         )

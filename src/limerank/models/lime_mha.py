@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -10,7 +13,9 @@ from limerank.models.base import AttentionOptions, FoldedUser, ItemState, Ranker
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextualLinks
 from limerank.ops.candidate import block_diagonal_values, fold_values, weighted_values
+from limerank.ops.cost import absorption
 from limerank.ops.jagged import pad, unpad
+from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
 from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
 
@@ -53,10 +58,34 @@ class LimeMHA(Ranker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         context = self.context_tower(inputs.users, inputs.context)
         (queries,) = self.link_queries(self.links(context))
-        keys, values = self.history_keys_values(self.item_tower.history(inputs.history))
-        personalized_links = attend_dense(queries, keys, values, inputs.history.offsets).flatten(2)
-        (link_values,) = self.link_values(personalized_links)
+        history, offsets = self.item_tower.history(inputs.history), inputs.history.offsets
+        if self._absorbs(len(history), len(context)):
+            personalized_links = self._pool_absorbed(queries, history, offsets)
+        else:
+            keys, values = self.history_keys_values(history)
+            personalized_links = attend_dense(queries, keys, values, offsets)
+        (link_values,) = self.link_values(personalized_links.flatten(2))
         return UserState((link_values.transpose(1, 2),), self.head.from_user(context))
+
+    def _absorbs(self, events: int, requests: int) -> bool:
+        """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        choice = absorption(links=self.options.links, heads=self.options.heads, width=self.options.width)
+        return requests > 0 and choice.pays(history=events // requests)
+
+    def _pool_absorbed(self, queries: Tensor, history: Tensor, offsets: Tensor) -> Tensor:
+        """L^P [B, l, H, v], one request after the other, streaming over its history."""
+        projection = self.history_keys_values.tensors()
+        scale = queries.shape[-1] ** -0.5
+        pooled = []
+        for own, (start, stop) in zip(queries.transpose(1, 2), pairwise(offsets.tolist()), strict=True):
+            pool = LinkPool(absorb_keys(own, projection.key_weight, scale))
+            state = pool_absorbed(history[start:stop], pool, projection)
+            pooled.append(
+                project_pooled(state.finalise(), projection.value_weight, projection.value_bias, stop - start)
+            )
+        return torch.stack(pooled).transpose(1, 2)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.candidate_queries(items)

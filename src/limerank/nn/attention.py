@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from limerank.ops.link_pool import HistoryProjection
+
 EPSILON = 1e-6
 
 
@@ -32,6 +34,12 @@ class HeadProjection(nn.Module):
         """Set the initial weight [d, d] of one output."""
         with torch.no_grad():
             self.linear.weight[output * len(matrix) : (output + 1) * len(matrix)].copy_(matrix)
+
+    def tensors(self) -> HistoryProjection:
+        """The parameters of a projection to keys and values, as streaming ops take them."""
+        key_weight, value_weight = self.linear.weight.chunk(2)
+        _, value_bias = self.linear.bias.chunk(2)
+        return HistoryProjection(self.norm.weight, self.norm.bias, EPSILON, key_weight, value_weight, value_bias)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
         projected: Tensor = self.linear(self.norm(rows))

@@ -34,3 +34,8 @@ class InteractionHead(nn.Module):
         for layer in self.later:
             activation = layer(functional.relu(activation))
         return activation
+
+    def later_layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight [out, in] and bias [out] of each layer behind the first, for ops that know no modules."""
+        layers = (layer for layer in self.later if isinstance(layer, nn.Linear))
+        return [(layer.weight, layer.bias) for layer in layers]

@@ -26,10 +26,10 @@ from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import validate
 from limerank.data.encode import Encoders
-from limerank.errors import BundleError
+from limerank.errors import ArgumentError, BundleError
 from limerank.models import Ranker, build_ranker
+from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.ids import IdMap
-from limerank.serve.scorer import RowStore
 
 FORMAT = "limerank-bundle-1"
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
@@ -97,13 +97,12 @@ class Bundle:
         except RuntimeError as unfit:
             reason = " ".join(str(unfit).split())[:200]
             raise BundleError(f"{path / WEIGHTS}: weights do not fit model '{ranker.name}' ({reason}); {FIX}") from None
-        rows = _load(path / ROWS)
         bundle = cls(
             path=path,
             manifest=manifest,
             encoders=encoders,
             ranker=ranker.eval(),
-            rows=RowStore(rows["rows"], rows["share"]),
+            rows=_row_store(path / ROWS, manifest.row_type),
             item_table=_features(_load(path / ITEMS)),
             user_table=_features(_load(path / USERS)),
             histories=_load(path / HISTORIES),
@@ -179,6 +178,20 @@ def _features(tensors: dict[str, torch.Tensor]) -> Features:
         tuple(Jagged(tensors[f"list{i}.values"], tensors[f"list{i}.offsets"]) for i in range(lists)),
         tuple(tensors[f"vector{i}"] for i in range(sum(name.startswith("vector") for name in tensors))),
     )
+
+
+def _row_store(path: Path, row_type: str) -> RowStore:
+    """The rows of a file, which must be of the type the manifest names."""
+    tensors = _load(path)
+    wanted = {"rows", "share"} | ({"scale"} if row_type == "u8" else set())
+    if set(tensors) != wanted:
+        raise BundleError(f"{path}: holds {sorted(tensors)}, should be {sorted(wanted)} for {row_type} rows; {FIX}")
+    if tensors["rows"].dtype != ROW_TYPES.get(row_type):
+        raise BundleError(f"{path}: 'rows' are {tensors['rows'].dtype}, {MANIFEST} says {row_type}; {FIX}")
+    try:
+        return RowStore(**tensors)
+    except ArgumentError as unfit:
+        raise BundleError(f"{path}: {unfit}; {FIX}") from None
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:

@@ -1,8 +1,9 @@
-"""The engine: one verified bundle, and per request three timed stages (paper, figure "LIME Inference").
+"""The engine: one verified bundle, and per request its timed stages (paper, figure "LIME Inference").
 
 user      the history becomes a user state; once per request, whatever the number of candidates
 lookup    candidate ids become item rows
-interact  rows times user state, the head, probabilities
+interact  rows times user state, the head, probabilities, and a running choice of the best
+select    names of the chosen
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from limerank.data.encode import encode_rows
 from limerank.data.eventlog import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
+from limerank.ops.candidate import RowStore, best_candidates, candidate_probabilities
 from limerank.schema import Role
 from limerank.serve.bundle import Bundle
-from limerank.serve.scorer import choose_path, score_candidates
+from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.store import BundleStore
 
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
@@ -94,14 +96,22 @@ class Engine:
         tasks = self.bundle.manifest.tasks
         if task is not None and task not in tasks:
             raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
+        if limit is not None and limit < 0:
+            raise UsageError(f"limit must not be negative, but is {limit}")
         clock = _Clock()
         request = self.encode_user(user_id, context=context, events=events)
         clock.lap("user")
         rows = self._rows_of(item_ids)
         clock.lap("lookup")
-        probabilities = self._score(request, rows)
+        candidates = self.bundle.manifest.items - FIRST_ITEM_ROW if rows is None else len(rows)
+        path = choose_path(self.ranker, candidates)
+        with torch.inference_mode():
+            head = request_head(self.ranker, request.state, path)
+            store, index = self._catalog(rows)
+            wanted = candidates if limit is None else limit
+            top = best_candidates(store, head, wanted, tasks.index(task) if task else 0, index)
         clock.lap("interact")
-        order = _best_first(probabilities[:, tasks.index(task) if task else 0], limit)
+        order = top.positions.numpy()
         if item_ids is None:
             names = self.bundle.item_ids.names_of(order + FIRST_ITEM_ROW)
         else:
@@ -109,14 +119,14 @@ class Engine:
         clock.lap("select")
         return Ranking(
             item_ids=names,
-            probabilities=probabilities[order],
+            probabilities=top.values.numpy(),
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
             history_used=request.history_used,
-            candidates=len(probabilities),
+            candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
-            path=choose_path(self.ranker, len(probabilities)),
+            path=path,
             milliseconds=clock.finish(),
         )
 
@@ -131,7 +141,12 @@ class Engine:
 
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
-        return self._score(request, self._rows_of(item_ids))
+        store, index = self._catalog(self._rows_of(item_ids))
+        path = choose_path(self.ranker, len(store) if index is None else len(index))
+        with torch.inference_mode():
+            head = request_head(self.ranker, request.state, path)
+            probabilities: NDArray[np.float32] = candidate_probabilities(store, head, index).numpy()
+        return probabilities
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = ()
@@ -162,12 +177,11 @@ class Engine:
         )
         return inputs, user_row != UNKNOWN_ROW
 
-    def _score(self, request: EncodedRequest, rows: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        index = None if rows is None else torch.from_numpy(rows)
-        with torch.inference_mode():
-            logits = score_candidates(self.ranker, request.state, self.bundle.rows, index)
-            probabilities: NDArray[np.float32] = logits.sigmoid().numpy()
-        return probabilities if rows is not None else probabilities[FIRST_ITEM_ROW:]
+    def _catalog(self, rows: NDArray[np.int64] | None) -> tuple[RowStore, torch.Tensor | None]:
+        """The store and the index of the candidates: rows of the whole store, or every known item."""
+        if rows is None:
+            return self.bundle.rows.behind(FIRST_ITEM_ROW), None
+        return self.bundle.rows, torch.from_numpy(rows)
 
     def _rows_of(self, item_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
         return None if item_ids is None else self.bundle.item_ids.rows_of(item_ids)
@@ -196,15 +210,3 @@ class _Clock:
 
     def finish(self) -> dict[str, float]:
         return {**self.laps, "total": (self.last - self.started) * 1000}
-
-
-def _best_first(scores: NDArray[np.float32], limit: int | None) -> NDArray[np.int64]:
-    """Places of the best scores, best first; equal scores keep their input order."""
-    order: NDArray[np.int64]
-    if limit is not None and 0 < limit < len(scores) // 4:
-        cut = np.partition(scores, len(scores) - limit)[len(scores) - limit]
-        chosen = np.flatnonzero(scores >= cut)
-        order = chosen[np.argsort(-scores[chosen], kind="stable")]
-    else:
-        order = np.argsort(-scores, kind="stable")
-    return order[:limit]

@@ -20,27 +20,26 @@ from limerank.data.catalog import write_ids
 from limerank.data.eventlog import EventLog
 from limerank.data.history import HistoryIndex
 from limerank.models import Ranker
+from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
 from limerank.serve import bundle as bundles
 from limerank.serve.bundle import Bundle, BundleManifest
-from limerank.serve.scorer import RowStore
 from limerank.serve.store import BUNDLES, BundleStore
 
 ITEMS_PER_BLOCK = 8192
-ROW_TYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
 def compute_rows(ranker: Ranker, items: Features, row_type: str = "fp16", progress: Progress | None = None) -> RowStore:
-    """The rows of every item of a table, in blocks."""
+    """The rows of every item of a table, in blocks; `row_type` is fp32, fp16 or u8."""
     ranker.eval()
     blocks = []
     with torch.inference_mode(), (progress or Progress(quiet=True)).bar("item rows", len(items)) as bar:
         for start in range(0, len(items), ITEMS_PER_BLOCK):
             part = items.take(torch.arange(start, min(start + ITEMS_PER_BLOCK, len(items))))
             state = ranker.encode_items(part)
-            blocks.append(RowStore(state.rows.to(ROW_TYPES[row_type]), state.share.to(ROW_TYPES[row_type])))
+            blocks.append(RowStore.store(state.rows, state.share, row_type))
             bar.advance(len(part))
-    return RowStore(torch.cat([b.rows for b in blocks]), torch.cat([b.share for b in blocks]))
+    return RowStore.joined(blocks)
 
 
 def export(
@@ -66,7 +65,7 @@ def export(
     final = store / BUNDLES / bundle_id
     with files.staged_directory(final, marker=bundles.MANIFEST) as staging:
         save_file(weights, staging / bundles.WEIGHTS)
-        save_file({"rows": rows.rows, "share": rows.share}, staging / bundles.ROWS, {"fingerprint": fingerprint})
+        save_file(rows.tensors(), staging / bundles.ROWS, {"fingerprint": fingerprint})
         save_file(bundles.tensors_of(all_items), staging / bundles.ITEMS)
         save_file(bundles.tensors_of(log.user_table), staging / bundles.USERS)
         save_file(_histories(log, max_history), staging / bundles.HISTORIES)
@@ -84,7 +83,7 @@ def export(
             users=len(log.user_table),
             history_items=len(all_items) - len(rows),
             row_type=row_type,
-            row_bytes=rows.rows.element_size() * (rows.rows.shape[1] + rows.share.shape[1]),
+            row_bytes=rows.row_bytes,
             row_fingerprint=fingerprint,
             data_fingerprint=log.fingerprint,
             watermark=log.manifest.last_time,

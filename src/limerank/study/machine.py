@@ -28,14 +28,19 @@ def copy_gbytes(repeats: int = 7) -> float:
 
 
 def interleaved_medians(contestants: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median seconds of each contestant; every round runs each of them once, so noise hits all alike."""
+    """Median seconds of each contestant."""
+    return [median(record) for record in interleaved_times(contestants, repeats)]
+
+
+def interleaved_times(contestants: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
+    """Seconds of each contestant; every round runs each of them once, so noise hits all alike."""
     for contestant in contestants:
         contestant()
     times: list[list[float]] = [[] for _ in contestants]
     for _ in range(repeats):
         for contestant, record in zip(contestants, times, strict=True):
             record.append(_timed(contestant))
-    return [median(record) for record in times]
+    return times
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -1,0 +1,85 @@
+"""What links remember of a history: a commutative monoid, so histories can grow, be cut up and be put together.
+
+For head h and link i over events j with scores x_j and values v_j, softmax pooling is `sum e^(x_j) v_j / sum e^(x_j)`.
+The state keeps both sums relative to a level, which may be any number near the largest score:
+
+    mass = sum_j e^(x_j - level),    total = sum_j e^(x_j - level) v_j,    pooled = total / mass
+
+Two states merge by bringing them to one level. Merging is associative and commutative, the empty state is neutral, and
+an event is a state too: per-day blocks, sharded histories and "long term offline plus today online" are all exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limerank.errors import ArgumentError
+from limerank.ops.checks import shape_of
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """Sums of one history for [H, l] links; `total` [H, l, w]. Levels are fp64: recency makes them large."""
+
+    level: Tensor
+    mass: Tensor
+    total: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        heads: int,
+        links: int,
+        width: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> PoolState:
+        """The state of an empty history: neutral for `merge`, pools to zero."""
+        level = torch.full((heads, links), -torch.inf, dtype=torch.float64, device=device)
+        mass = torch.zeros(heads, links, dtype=dtype, device=device)
+        return cls(level, mass, torch.zeros(heads, links, width, dtype=dtype, device=device))
+
+    def copy(self) -> PoolState:
+        """A state of its own: `append` changes a state in place."""
+        return PoolState(self.level.clone(), self.mass.clone(), self.total.clone())
+
+    def finalise(self) -> Tensor:
+        """The pooled values [H, l, w]; zero for an empty history."""
+        return self.total / self.mass.masked_fill(self.mass == 0, 1)[..., None]
+
+    def merge(self, other: PoolState) -> PoolState:
+        """The state of both histories together."""
+        return merge_states([self, other])
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the state."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (self.level, self.mass, self.total))
+
+
+def merge_states(states: Sequence[PoolState]) -> PoolState:
+    """The state of all histories together; all states have the same shape."""
+    if not states:
+        raise ArgumentError("states: there is nothing to merge; PoolState.empty is the state of an empty history")
+    first = states[0].total
+    for place, state in enumerate(states):
+        if state.total.shape != first.shape:
+            raise ArgumentError(
+                f"states[{place}].total {shape_of(state.total)} does not fit states[0].total {shape_of(first)}"
+            )
+    levels = torch.stack([state.level for state in states])
+    level = levels.amax(0)
+    # an empty state has level -inf and sums of zero: any finite factor leaves it neutral
+    factors = torch.exp(levels - level).nan_to_num(nan=0.0).to(first.dtype)
+    mass = sum(
+        (state.mass * factor for state, factor in zip(states, factors, strict=True)), torch.zeros_like(states[0].mass)
+    )
+    total = torch.zeros_like(first)
+    for state, factor in zip(states, factors, strict=True):
+        total.addcmul_(state.total, factor[..., None])
+    return PoolState(level, mass, total)

@@ -1,0 +1,76 @@
+"""One XOR layer for one user in one pass over the history, for inference.
+
+LayerNorm, projections, both directions of the attention, gate and residual happen chunk by chunk; nothing of size
+N x l or N x 4d exists. The last layer of a stack skips the history's own update, which nobody reads.
+
+Absorbed, the history is not even projected to Q, K and V: with x = LN(X) and per head h
+
+    scores of a row against the links    <W_Q x + b_Q, K_T> = x (W_Q^T K_T^T) + b_Q K_T^T
+    scores of the links against a row    <Q_T, W_K x + b_K> = x (W_K^T Q_T^T) + b_K Q_T^T
+    what the links read                  sum_j a_j (W_V x_j + b_V) = W_V (sum_j a_j x_j) + (sum_j a_j) b_V
+
+so the gate and both scores are one matrix product of width d + 2 H l. `limerank.ops.cost.absorption` says when it pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from limerank.errors import ArgumentError
+from limerank.ops.checks import check_layout, check_same_kind, check_same_size, refuse_non_finite, shape_of
+from limerank.ops.cost import absorption
+from limerank.ops.xor_layer.chunks import AbsorbedChunks, Chunks, LinkSide, ProjectedChunks
+from limerank.ops.xor_layer.weights import XorLayerWeights
+
+CHUNK = 1024  # rows: larger chunks leave the cache, smaller ones pay for more calls
+
+
+def fused_xor_stack(
+    sources: Tensor, links: Tensor, layers: Sequence[XorLayerWeights], *, absorb: bool | None = None
+) -> Tensor:
+    """The links [l, d] of one user after all layers; `sources` [n, d] are left as they were."""
+    rows = torch.empty_like(sources) if len(layers) > 1 else None
+    before = sources
+    for number, layer in enumerate(layers):
+        last = number == len(layers) - 1
+        links = fused_xor_layer(before, links, layer, out=None if last else rows, absorb=absorb)
+        before = sources if rows is None else rows
+    return links
+
+
+def fused_xor_layer(
+    sources: Tensor, links: Tensor, weights: XorLayerWeights, *, out: Tensor | None, absorb: bool | None = None
+) -> Tensor:
+    """The links after one layer of equation XORA with its gate; the sources after it go to `out`, or nowhere if None.
+
+    `out` may be `sources` itself. `absorb` None lets the cost formula decide.
+    """
+    _check(sources, links, weights, out)
+    if absorb is None:
+        choice = absorption(links=len(links), heads=weights.heads, width=weights.width)
+        absorb = choice.pays(history=len(sources))
+    side = LinkSide.of(links, weights)
+    kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
+    chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
+    for start in range(0, len(sources), CHUNK):
+        rows = sources[start : start + CHUNK]
+        gated = chunks.read(rows)
+        if out is not None:
+            torch.addmm(rows, gated, weights.output_weight.T, out=out[start : start + len(rows)])
+        del gated  # before the next chunk allocates: one buffer that stays in cache
+    pooled = chunks.pooled(len(sources))
+    return torch.addmm(links, weights.gated(pooled, side.gate), weights.output_weight.T)
+
+
+def _check(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None) -> None:
+    check_layout("sources", sources, "[n, d]")
+    check_layout("links", links, "[l, d]")
+    check_same_kind({"sources": sources, "links": links, "norm_weight": weights.norm_weight})
+    check_same_size("sources", sources, 1, "links", links, 1)
+    check_same_size("sources", sources, 1, "norm_weight", weights.norm_weight, 0)
+    if out is not None and out.shape != sources.shape:
+        raise ArgumentError(f"out {shape_of(out)} does not fit sources {shape_of(sources)}")
+    refuse_non_finite({"sources": sources, "links": links})

@@ -1,0 +1,48 @@
+"""The tensors of one XOR layer, without the module that owns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class XorLayerWeights:
+    """Parameters as `torch.nn` stores them; rows of `uvqk` in the order U, V, Q, K, each d = H * a rows."""
+
+    norm_weight: Tensor
+    norm_bias: Tensor
+    uvqk_weight: Tensor
+    """[4 d, d]"""
+    uvqk_bias: Tensor
+    """[4 d]"""
+    out_norm_weight: Tensor
+    out_norm_bias: Tensor
+    output_weight: Tensor
+    """[d, d]"""
+    heads: int
+    activation: str
+    scale: float
+    epsilon: float
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return len(self.norm_weight)
+
+    def part(self, name: str) -> tuple[Tensor, Tensor]:
+        """Weight [d, d] and bias [d] of U, V, Q or K."""
+        start = "UVQK".index(name) * self.width
+        rows = slice(start, start + self.width)
+        return self.uvqk_weight[rows], self.uvqk_bias[rows]
+
+    def normalized(self, rows: Tensor) -> Tensor:
+        """LayerNorm before the projections."""
+        return functional.layer_norm(rows, (self.width,), self.norm_weight, self.norm_bias, self.epsilon)
+
+    def gated(self, attended: Tensor, gate: Tensor) -> Tensor:
+        """LN(O) * U, the gate already through its SiLU."""
+        normal = functional.layer_norm(attended, (self.width,), self.out_norm_weight, self.out_norm_bias, self.epsilon)
+        return normal.mul_(gate)

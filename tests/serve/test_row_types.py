@@ -1,0 +1,116 @@
+"""Row types end to end: published, verified, served; their scores stay within the bounds that are stated for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from calling import answer
+from safetensors.torch import load_file, save_file
+
+from limerank import files
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.errors import ArgumentError, BundleError
+from limerank.ops.candidate import score_error_bound
+from limerank.progress import Progress
+from limerank.serve.bundle import Bundle
+from limerank.serve.engine import Engine
+from limerank.serve.offline import compute_rows
+from limerank.serve.scorer import score_candidates
+from limerank.serve.store import BundleStore
+from limerank.study.publish import publish_run
+from limerank.train.run import Run
+
+QUIET = Progress(quiet=True)
+BYTES = {"fp32": 4 * (128 + 64), "fp16": 2 * (128 + 64), "u8": 128 + 4 + 2 * 64}
+
+
+@pytest.fixture
+def u8_bundle(runs: dict[str, Run], tmp_path: Path) -> Path:
+    return publish_run(runs["lime-mha"], tmp_path / "store", QUIET, row_type="u8").path
+
+
+@pytest.mark.parametrize("row_type", sorted(BYTES))
+def test_from_export_to_a_ranking(runs: dict[str, Run], log: EventLog, row_type: str, tmp_path: Path) -> None:
+    """`limerank export --rows`, `bundle verify`, `rank`: the served scores are those of rows computed here."""
+    exported = answer("export", runs["lime-mha"].path, "--store", tmp_path / "store", "--rows", row_type)
+    assert (exported["row_type"], exported["row_bytes"]) == (row_type, BYTES[row_type])
+    assert answer("bundle", "verify", tmp_path / "store")["bundle"] == exported["bundle"]
+    engine = Engine.open(tmp_path / "store")
+    assert engine.bundle.manifest.row_type == engine.bundle.rows.row_type == row_type
+    assert engine.bundle.manifest.row_bytes == engine.bundle.rows.row_bytes
+    ranker = runs["lime-mha"].ranker(log)
+    with torch.inference_mode():
+        user = ranker.encode_user(engine.user_inputs("u3", {})[0])
+        expected = score_candidates(ranker, user, compute_rows(ranker, log.item_table, row_type)).sigmoid().numpy()
+    ranked = answer("rank", tmp_path / "store", "--user", "u3", "--limit", "20")
+    items = [entry["id"] for entry in ranked["items"]]
+    rows = engine.bundle.item_ids.rows_of(items)
+    assert len(rows) == 20
+    assert engine.rank("u3", limit=20).item_ids == items
+    np.testing.assert_allclose(engine.rank("u3", limit=20).probabilities, expected[rows], atol=1e-6)
+    assert expected[rows[-1], 0] >= np.sort(expected[1:, 0])[-20] - 1e-6
+
+
+@pytest.mark.parametrize(("row_type", "kept"), [("fp16", 99), ("u8", 97)])
+def test_top_hundred_and_bounds(runs: dict[str, Run], log: EventLog, row_type: str, kept: int) -> None:
+    """Every request of the test part: the top 100 of 200 items, and each logit within its stated bound of fp32's."""
+    ranker = runs["lime-mha"].ranker(log)
+    full, narrow = (compute_rows(ranker, log.item_table, name) for name in ("fp32", row_type))
+    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    with torch.inference_mode():
+        for requests in loader.plan():
+            user = ranker.encode_user(loader.user_inputs(requests))
+            exact, got = (score_candidates(ranker, user, rows, path="folded") for rows in (full, narrow))
+            bound = score_error_bound(narrow, ranker.fold(user)[0].matrix, ranker.head.later_layers())
+            assert ((got - exact).abs() <= bound + 1e-5).all()
+            tops = [set(logits[:, 0].topk(100).indices.tolist()) for logits in (exact, got)]
+            assert len(tops[0] & tops[1]) >= kept
+
+
+def test_u8_rows_of_width_zero_are_served(runs: dict[str, Run], tmp_path: Path) -> None:
+    """TTSN has no rows at all; its share is stored in half precision and still ranks."""
+    engine = Engine(publish_run(runs["ttsn"], tmp_path / "store", QUIET, row_type="u8"))
+    half = Engine(publish_run(runs["ttsn"], tmp_path / "store", QUIET, row_type="fp16"))
+    assert engine.rank("u1").item_ids == half.rank("u1").item_ids
+
+
+def test_rows_that_u8_cannot_hold_are_refused_and_nothing_is_published(runs: dict[str, Run], tmp_path: Path) -> None:
+    """The MHA skyline's rows are query projections, of either sign."""
+    with pytest.raises(ArgumentError, match="u8 holds values from 0 up, .*; store these rows as fp16 or fp32"):
+        publish_run(runs["mha"], tmp_path / "store", QUIET, row_type="u8")
+    assert BundleStore(tmp_path / "store").ids() == []
+
+
+def forge(folder: Path, tensors: dict[str, torch.Tensor], **changes: object) -> None:
+    """Replace a bundle's rows and manifest entries, hashes included."""
+    manifest = json.loads((folder / "manifest.json").read_text()) | changes
+    save_file(tensors, folder / "rows.safetensors", {"fingerprint": manifest["row_fingerprint"]})
+    for record in manifest["files"]:
+        path = folder / record["path"]
+        record["bytes"], record["sha256"] = path.stat().st_size, files.sha256_of_file(path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_rows_of_another_type_than_the_manifest_says_are_refused(u8_bundle: Path) -> None:
+    tensors = load_file(u8_bundle / "rows.safetensors")
+    rows, share, scale = tensors["rows"], tensors["share"], tensors["scale"]
+    wrong: list[tuple[dict[str, torch.Tensor], str, str]] = [
+        (tensors, "fp16", r"holds \['rows', 'scale', 'share'\], should be \['rows', 'share'\] for fp16 rows"),
+        ({"rows": rows, "share": share}, "u8", r"should be \['rows', 'scale', 'share'\] for u8 rows"),
+        ({"rows": rows.half(), "share": share}, "fp32", "'rows' are torch.float16, manifest.json says fp32"),
+        ({"rows": rows.half(), "share": share}, "fp8", "'rows' are torch.float16, manifest.json says fp8"),
+        (tensors | {"scale": scale[1:].clone()}, "u8", r"scale \[200\] does not fit rows \[201, 128\]"),
+        (tensors | {"share": share.float()}, "u8", "rows are torch.uint8 and share is torch.float32"),
+    ]
+    for changed, row_type, message in wrong:
+        forge(u8_bundle, changed, row_type=row_type)
+        with pytest.raises(BundleError, match=f"rows.safetensors: .*{message}.*; export the run again"):
+            Bundle.open(u8_bundle)
+    forge(u8_bundle, tensors, row_type="u8")
+    Bundle.open(u8_bundle)
