@@ -156,6 +156,7 @@ class XorCase:
         def xor(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (query < history) ^ (key < history)
 
+        torch.compiler.reset()  # after a few sizes the compiler would give up and run it eagerly
         mask = create_block_mask(xor, None, None, rows, rows, device="cpu")
         compiled = torch.compile(flex_attention, dynamic=False)
         queries, keys, values = self.stacked
@@ -204,6 +205,7 @@ def stack_group(*, history: int, links: int = 32, width: int = 256, heads: int =
     )
 
 
+@torch.inference_mode()
 def pool_group(*, history: int, links: int = 32, width: int = 256, heads: int = 4) -> Group:
     """LIME-MHA's link pooling: absorbed, projected with PyTorch's attention, and the append of one event."""
     generator = torch.Generator().manual_seed(0)
@@ -215,7 +217,7 @@ def pool_group(*, history: int, links: int = 32, width: int = 256, heads: int = 
     offsets = torch.tensor([0, history])
     pool = LinkPool(absorb_keys(queries, weight[0], (width // heads) ** -0.5))
     state = pool_absorbed(rows, pool, projection)
-    events = torch.randn(APPENDED, width, generator=generator)
+    events = list(torch.randn(APPENDED, width, generator=generator))
 
     def absorbed() -> object:
         pooled = pool_absorbed(rows, pool, projection).finalise()

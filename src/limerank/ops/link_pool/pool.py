@@ -7,7 +7,7 @@ A recency bias is linear in age: `x_j - decay_h (now - t_j)`. In a softmax `now`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,9 +30,12 @@ class LinkPool:
 
     queries: Tensor
     decay: Tensor | None = None
+    _flat: Tensor = field(init=False, repr=False, compare=False)
+    """The queries as [H * l, a]."""
 
     def __post_init__(self) -> None:
         check_layout("queries", self.queries, "[H, l, a]")
+        object.__setattr__(self, "_flat", self.queries.reshape(-1, self.queries.shape[-1]))
         if self.decay is not None:
             check_layout("decay", self.decay, "[H]")
             check_same_size("decay", self.decay, 0, "queries", self.queries, 0)
@@ -56,11 +59,10 @@ class LinkPool:
 
     def append_row(self, state: PoolState, row: Tensor, time: float | None = None) -> PoolState:
         """`append` for a single absorbed event, row [d]: the hot path of a service, with as few calls as possible."""
-        heads, links, width = self.queries.shape
-        if row.shape != (width,) or state.total.shape != self.queries.shape:
+        if row.shape != self.queries.shape[2:] or state.total.shape != self.queries.shape:
             raise ArgumentError(
                 f"row {shape_of(row)} and state {shape_of(state.total)} do not fit queries {shape_of(self.queries)}: "
-                f"they must be [{width}] and {[heads, links, width]}"
+                f"they must be [{self.queries.shape[2]}] and {shape_of(self.queries)}"
             )
         if (time is None) != (self.decay is None):
             raise ArgumentError(
@@ -69,27 +71,28 @@ class LinkPool:
         level = state.level
         if self.decay is not None and time is not None:
             level = level - (self.decay.double() * time)[:, None]
-        scores = torch.addmv(level.to(row.dtype).view(-1), self.queries.view(-1, width), row, beta=-1)
+        scores = torch.mv(self._flat, row).sub_(level.view(-1).to(row.dtype))
         if not scores.max().item() <= HEADROOM:  # the level has to rise, or the row is not a number
             times = None if time is None else torch.tensor([time], dtype=torch.float64, device=row.device)
             shared = row[None, None]
             return self.append(state, shared, shared, times)
         weights = scores.exp_()
         state.mass.view(-1).add_(weights)
-        state.total.view(-1, width).addr_(weights, row)
+        state.total.view(self._flat.shape).addr_(weights, row)
         return state
 
     def add_chunk(
         self, state: PoolState, keys: Tensor, values: Tensor, times: Tensor | None, buffer: Tensor | None = None
     ) -> None:
         """One chunk of a stream, unchecked; `buffer` [n, H * l] is for scores of keys that all heads share."""
-        heads, links, width = self.queries.shape
+        heads, links, _ = self.queries.shape
         shared = keys.shape[1] == 1
-        if shared and self.decay is None and self._add_below(state, keys[:, 0], values[:, 0], buffer):
+        started = math.isfinite(state.level.view(-1)[0].item())
+        if started and shared and self.decay is None and self._add_below(state, keys[:, 0], values[:, 0], buffer):
             return
         # a row per event: [1, n, H * l] or [H, n, l]; a batch of one would run on one thread
         if shared:
-            scores = torch.mm(keys[:, 0], self.queries.view(-1, width).T, out=buffer)[None]
+            scores = torch.mm(keys[:, 0], self._flat.T, out=buffer)[None]
         else:
             scores = torch.bmm(keys.transpose(0, 1), self.queries.mT)
         shift = None
@@ -106,9 +109,8 @@ class LinkPool:
 
         Nearly every chunk but the first: the level goes into the product, and the mass tells whether it was enough.
         """
-        width = keys.shape[1]
         level = state.level.to(keys.dtype).view(-1)
-        scores = torch.addmm(level, keys, self.queries.view(-1, width).T, beta=-1, out=buffer)
+        scores = torch.addmm(level, keys, self._flat.T, beta=-1, out=buffer)
         weights = scores.exp_()
         mass = weights.sum(0)
         if not float(mass.amax()) <= len(keys) * math.exp(HEADROOM):  # NaN is not below anything

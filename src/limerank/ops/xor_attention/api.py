@@ -18,7 +18,7 @@ from limerank.ops.checks import (
 )
 from limerank.ops.xor_attention.backends import resolve
 from limerank.ops.xor_attention.reference import xor_attention_reference
-from limerank.ops.xor_attention.torch_ops import xor_pool, xor_spread
+from limerank.ops.xor_attention.torch_ops import nothing_to_record, pool, spread, xor_pool, xor_spread
 
 Activation = Literal["silu", "softmax"]
 Backend = Literal["auto", "reference", "chunked", "triton"]
@@ -66,7 +66,7 @@ def xor_attention(
             # the mask needs all six tensors; targets' keys and values meet nobody when source rows are not read
             _, out_t = _reference(k_s, k_s, v_s, q_t, q_t, _zeros(q_t, v_s), offsets, activation, scale)
         else:
-            out_t, _ = xor_pool(q_t, k_s, v_s, offsets, activation, scale, name)
+            out_t = _pool(q_t, k_s, v_s, offsets, activation, scale, name)
         return out_t.new_empty(0, *v_s.shape[1:]), out_t
     if q_s is None or k_t is None or v_t is None:
         missing = ", ".join(n for n, t in (("q_s", q_s), ("k_t", k_t), ("v_t", v_t)) if t is None)
@@ -74,9 +74,18 @@ def xor_attention(
     _check_spread(q_s, k_t, v_t, k_s, v_s, q_t)
     if name == "reference":
         return _reference(q_s, k_s, v_s, q_t, k_t, v_t, offsets, activation, scale)
-    out_t, _ = xor_pool(q_t, k_s, v_s, offsets, activation, scale, name)
-    out_s, _ = xor_spread(q_s, k_t, v_t, offsets, activation, scale, name)
+    out_t = _pool(q_t, k_s, v_s, offsets, activation, scale, name)
+    run = spread if nothing_to_record(q_s, k_t, v_t, offsets) else xor_spread
+    out_s, _ = run(q_s, k_t, v_t, offsets, activation, scale, name)
     return out_s, out_t
+
+
+def _pool(
+    q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
+) -> Tensor:
+    run = pool if nothing_to_record(q_t, k_s, v_s, offsets) else xor_pool
+    out_t, _ = run(q_t, k_s, v_s, offsets, activation, scale, backend)
+    return out_t
 
 
 def _check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:

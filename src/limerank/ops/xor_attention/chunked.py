@@ -83,29 +83,19 @@ def _pool_softmax(q_t: Tensor, k_s: Tensor, v_s: Tensor, bounds: list[int], scal
 def spread_forward(
     q_s: Tensor, k_t: Tensor, v_t: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """History rows read the links: out_s [sum_n, H, v] and, for softmax, its log-sum-exp [sum_n, H]."""
+    """History rows read the links: out_s [sum_n, H, v]; a row meets all links at once, so no log-sum-exp is kept."""
     _, links, heads, _ = k_t.shape
-    softmax = activation == "softmax"
-    flash = softmax and _flash_runs(q_s, v_t)
     out = torch.empty(len(q_s), heads, v_t.shape[-1], dtype=q_s.dtype, device=q_s.device)
-    lse = torch.empty(len(q_s) if softmax else 0, heads, 1, dtype=compute_type(q_s.dtype), device=q_s.device)
-    for piece in _whole_users(bounds, k_t) if flash else _cut(bounds, k_t):
-        values = _links(piece, v_t)
-        if flash:
-            read, sums = _flash(_rows(piece, q_s), _links(piece, k_t), values, scale, None)
-            piece.put_rows(out, read.transpose(1, 2))
-            piece.put_rows(lse, sums[..., None].transpose(1, 2))
-            continue
+    for piece in _cut(bounds, k_t):
         scores = _rows(piece, q_s) @ (_links(piece, k_t) * scale).mT
-        if softmax:
-            sums = scores.logsumexp(-1, keepdim=True)
-            scores.sub_(sums).exp_()
-            piece.put_rows(lse, sums.transpose(1, 2))
+        values = _links(piece, v_t)
+        if activation == "softmax":
+            torch.softmax(scores, -1, out=scores)
         else:
             functional.silu(scores, inplace=True)
             values = values / links
         _put(out, piece, scores, values)
-    return out, lse[..., 0].clone() if softmax else lse.flatten()
+    return out, out.new_zeros(0, dtype=compute_type(out.dtype))
 
 
 def pool_backward(
@@ -162,7 +152,7 @@ def spread_backward(
         d_out = _rows(piece, d_out_s)
         scores = queries @ keys.mT
         if activation == "softmax":
-            weights = scores.sub_(_rows(piece, lse_s[..., None])).exp_()
+            weights = torch.softmax(scores, -1, out=scores)
             d_scores = _softmax_gradient(weights, d_out, _rows(piece, out_s), values)
         else:
             d_scores = torch.ops.aten.silu_backward(d_out @ (values / links).mT, scores)

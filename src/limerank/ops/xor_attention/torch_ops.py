@@ -19,8 +19,7 @@ from limerank.ops.xor_attention.chunked import compute_type
 IMPLEMENTATIONS: dict[str, ModuleType] = {"chunked": chunked, "triton": triton_backend}
 
 
-@torch.library.custom_op("limerank::xor_pool", mutates_args=())
-def xor_pool(
+def pool(
     q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Links read the history: out_t [B, l, H, v] and the log-sum-exp that its gradient needs."""
@@ -30,6 +29,29 @@ def xor_pool(
         q_t, k_s, v_s, bounds, activation=activation, scale=scale
     )
     return pooled
+
+
+def spread(
+    q_s: Tensor, k_t: Tensor, v_t: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
+) -> tuple[Tensor, Tensor]:
+    """History rows read the links: out_s [sum_n, H, v] and the log-sum-exp that its gradient needs."""
+    bounds = checked_bounds(offsets, len(q_s))
+    refuse_non_finite({"q_s": q_s, "k_t": k_t, "v_t": v_t})
+    read: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_forward(
+        q_s, k_t, v_t, bounds, activation=activation, scale=scale
+    )
+    return read
+
+
+xor_pool = torch.library.custom_op("limerank::xor_pool", pool, mutates_args=())
+xor_spread = torch.library.custom_op("limerank::xor_spread", spread, mutates_args=())
+
+
+def nothing_to_record(*tensors: Tensor) -> bool:
+    """Whether a call needs neither gradients nor a graph, so that the function will do: the op costs 0.1 ms a call."""
+    if torch.compiler.is_compiling() or any(type(tensor) is not Tensor for tensor in tensors):
+        return False
+    return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors)
 
 
 @torch.library.custom_op("limerank::xor_pool_backward", mutates_args=())
@@ -52,19 +74,6 @@ def xor_pool_backward(
     return gradients
 
 
-@torch.library.custom_op("limerank::xor_spread", mutates_args=())
-def xor_spread(
-    q_s: Tensor, k_t: Tensor, v_t: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
-) -> tuple[Tensor, Tensor]:
-    """History rows read the links: out_s [sum_n, H, v] and the log-sum-exp that its gradient needs."""
-    bounds = checked_bounds(offsets, len(q_s))
-    refuse_non_finite({"q_s": q_s, "k_t": k_t, "v_t": v_t})
-    read: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_forward(
-        q_s, k_t, v_t, bounds, activation=activation, scale=scale
-    )
-    return read
-
-
 @torch.library.custom_op("limerank::xor_spread_backward", mutates_args=())
 def xor_spread_backward(
     d_out_s: Tensor,
@@ -85,22 +94,24 @@ def xor_spread_backward(
     return gradients
 
 
-def _lse(shape: torch.Size, like: Tensor, activation: str) -> Tensor:
-    return like.new_empty(shape if activation == "softmax" else (0,), dtype=compute_type(like.dtype))
+def _lse(shape: torch.Size, like: Tensor, kept: bool) -> Tensor:
+    return like.new_empty(shape if kept else (0,), dtype=compute_type(like.dtype))
 
 
 @xor_pool.register_fake
 def _(
     q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
-    return q_t.new_empty(*q_t.shape[:3], v_s.shape[2]), _lse(q_t.shape[:3], q_t, activation)
+    return q_t.new_empty(*q_t.shape[:3], v_s.shape[2]), _lse(q_t.shape[:3], q_t, activation == "softmax")
 
 
 @xor_spread.register_fake
 def _(
     q_s: Tensor, k_t: Tensor, v_t: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
-    return q_s.new_empty(*q_s.shape[:2], v_t.shape[3]), _lse(q_s.shape[:2], q_s, activation)
+    return q_s.new_empty(*q_s.shape[:2], v_t.shape[3]), _lse(
+        q_s.shape[:2], q_s, activation == "softmax" and backend == "triton"
+    )
 
 
 def _fake_gradients(
