@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -71,11 +72,17 @@ def test_commands_in_the_docs_exist() -> None:
             assert line in known or first in known, f"{page.name}: limerank {line}"
 
 
-def test_the_code_of_the_ops_page_runs() -> None:
-    """Every Python block of the page, as it stands."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/reference/ops.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        names: dict[str, object] = {}
-        exec(block, names)
-        assert names["pooled"].shape == (4, 32, 64)  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("page", "name", "shape"),
+    [
+        ("docs/reference/ops.md", "pooled", (4, 32, 64)),
+        ("docs/explanation/xor-attention.md", "out_t", (2, 32, 4, 64)),
+        ("README.md", "out_s", (1000, 4, 64)),
+    ],
+)
+def test_code_about_ops_runs_as_it_stands(page: str, name: str, shape: tuple[int, ...]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    (block,) = (block for block in blocks if f"{name} = " in block or f", {name} = " in block or f"{name}, " in block)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert names[name].shape == shape

@@ -353,3 +353,48 @@ def test_an_event_appended_to_a_long_history_is_exact() -> None:
     pool_.append_row(state, maps.normalized(rows[count:])[0, 0])
     full = pool_absorbed(rows, pool_, maps)
     torch.testing.assert_close(state.finalise(), full.finalise(), rtol=1e-5, atol=1e-5)
+
+
+def batch(**changes: Any) -> Callable[[], object]:
+    keys, values, times = events(5)
+    queries = torch.randn(2, LINKS, HEADS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    offsets, decay = torch.tensor([0, 2, 5]), torch.tensor([0.1, 0.2], dtype=torch.float64)
+    arguments: dict[str, Any] = {"queries": queries, "keys": keys, "values": values, "offsets": offsets}
+    if changes.pop("recency", True):
+        arguments |= {"times": times, "decay": decay}
+    arguments |= {name: change(arguments[name]) for name, change in changes.items()}
+    return lambda: link_pool(**arguments)
+
+
+@pytest.mark.parametrize("recency", [True, False])
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"offsets": lambda o: o - 1}, "offsets must start at 0, but start at -1"),
+        ({"offsets": lambda o: o[[0, 2, 1]]}, r"never descend, but offsets\[2\] = 2 follows 5"),
+        ({"offsets": lambda o: o.tolist()}, r"offsets must be a tensor \[B \+ 1\], not list"),
+        ({"queries": lambda q: q[:, :, :1]}, r"queries \[2, 3, 1, 4\] does not fit keys \[5, 2, 4\]"),
+        ({"values": lambda v: v[:3]}, r"values \[3, 2, 5\] does not fit keys \[5, 2, 4\]"),
+        ({"values": lambda v: v * torch.nan}, r"values \[5, 2, 5\] holds 50 values that are not finite"),
+    ],
+)
+def test_the_batch_op_names_its_own_arguments(broken: dict[str, Any], message: str, recency: bool) -> None:
+    """Not those of the attention it is made of."""
+    with pytest.raises(ArgumentError, match=message):
+        batch(recency=recency, **broken)()
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"times": lambda t: t.tolist()}, r"times must be a tensor \[sum_n\], not list"),
+        ({"times": lambda t: t[:, None]}, r"times must be \[sum_n\], but has shape \[5, 1\]"),
+        ({"times": lambda t: t.double() * torch.nan}, "times .* holds 5 values that are not finite"),
+        ({"decay": lambda d: d.float()}, "decay is torch.float32, but keys is torch.float64"),
+        ({"decay": lambda d: d[:1]}, r"decay \[1\] does not fit keys \[5, 2, 4\]"),
+        ({"decay": lambda d: None}, "times and decay belong together"),
+    ],
+)
+def test_a_recency_that_does_not_fit(broken: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        batch(**broken)()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -438,3 +440,41 @@ def test_memory_grows_linearly() -> None:
 
     assert peak(8192) / peak(2048) < 4.2
     assert peak(8192) < 8192 * 4 * (16 * 5 + 3) * 4 * 1.2
+
+
+def test_importing_ops_imports_no_engine() -> None:
+    """Neither triton nor the compiler is loaded by `import limerank.ops`."""
+    code = "import sys, limerank.ops; print([n for n in ('triton', 'torch._dynamo') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_learned_scale_is_refused() -> None:
+    """It would lose its gradient inside the op."""
+    tensors, offsets = xor_inputs([3])
+    scale = torch.nn.Parameter(torch.tensor(0.5))
+    for backend in ("reference", "chunked"):
+        with pytest.raises(ArgumentError, match="scale must be a number, not Parameter; multiply the queries"):
+            attend(*tensors, offsets, scale=scale, backend=backend)
+
+
+def test_meta_tensors_have_shapes_only() -> None:
+    """With and without gradients, as tools that count or shard models use them."""
+    tensors, offsets = xor_inputs([3, 4])
+    for gradients in (False, True):
+        meta = [tensor.to("meta").requires_grad_(gradients) for tensor in tensors]
+        out_s, out_t = attend(*meta, offsets.to("meta"))
+        assert out_s.shape == (7, 4, 12)
+        assert out_t.shape == (2, 8, 4, 12)
+
+
+def test_heads_too_wide_for_triton() -> None:
+    """`auto` never picks a backend that cannot take the heads; asking for it names the limit and the fix."""
+    tensors, offsets = xor_inputs([3], qk=300, value=300, heads=1, dtype=torch.float32)
+    with pytest.raises(UnavailableError, match="heads are 300 wide, its limit is 256; use backend='chunked'"):
+        attend(*tensors, offsets, backend="triton")
+    report = explain_backends(widest_head=300)
+    assert "300 wide" in str(report)
+    assert str(report).count("\n") == 2
+    with pytest.raises(ArgumentError, match="dtype must be a floating type, not torch.int32"):
+        explain_backends("cpu", torch.int32)

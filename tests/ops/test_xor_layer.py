@@ -210,3 +210,18 @@ def test_bad_input_names_the_argument_and_both_shapes(change: Callable[[dict[str
     change(arguments)
     with torch.no_grad(), pytest.raises(ArgumentError, match=message):
         fused_xor_layer(**arguments)
+
+
+def test_modules_refuse_what_they_cannot_compute() -> None:
+    """An unknown activation, heads that do not divide the width, offsets of other users: before anything runs."""
+    with pytest.raises(ArgumentError, match="activation: no 'softmx'; did you mean 'softmax'?"):
+        XorStack(16, 4, 2, "softmx")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="width 30 cannot be split into 4 heads"):
+        XorStack(30, 4, 2)
+    sources, links, offsets = inputs([3, 4])
+    with pytest.raises(
+        ArgumentError, match=r"offsets \[2\] must have one entry more than there are targets, 2 \+ 1 = 3"
+    ):
+        stack().infer(sources, links, offsets[:2])
+    with pytest.raises(ArgumentError, match=r"offsets must be a tensor \[B \+ 1\], not list"):
+        stack().infer(sources, links, offsets.tolist())  # type: ignore[arg-type]

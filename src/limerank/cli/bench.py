@@ -81,7 +81,7 @@ def ops(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """XOR attention, the fused XOR stack, link pooling and candidate scoring, next to this machine's GEMM."""
+    """XOR attention, the fused XOR stack, link pooling and candidate scoring, next to this machine's GEMM (minutes)."""
     import os
 
     from limerank.study.op_bench import run_op_bench
@@ -91,35 +91,32 @@ def ops(
     if as_json:
         emit_json(result.model_dump())
         return
-    emit_table(
-        "ops: median time, speed, share of the GEMM peak of the same rounds, peak memory",
-        ["op", "backend", "shape", "threads", "ms", "GFLOP/s", "of GEMM", "MB"],
-        [
+    say("GFLOP/s: what each contestant multiplies itself; of GEMM: next to a GEMM in the same rounds")
+    for rows in result.groups():
+        first, ours = rows[0], next(row for row in rows if row.backend == rows[0].ours)
+        emit_table(
+            f"{first.op}: {_shape(first.shape)}; {first.threads} thread{'s' * (first.threads > 1)}",
+            ["backend", "ms", "x ours", "GFLOP/s", "of GEMM", "peak MB"],
             [
-                row.op,
-                row.backend,
-                _shape(row.shape),
-                row.threads,
-                f"{row.ms:.3f}",
-                f"{row.gflops:.1f}",
-                f"{row.fraction_of_gemm_peak:.0%}",
-                "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
-            ]
-            for row in result.rows
-        ],
-    )
-    emit_table(
-        "time of others as a multiple of ours",
-        ["op", "shape", "threads", "ours", "other", "ratio"],
-        [[one.op, _shape(one.shape), one.threads, one.ours, one.other, f"{one.times:.3g}x"] for one in result.ratios],
-    )
+                [
+                    row.backend,
+                    f"{row.ms:.3f}",
+                    "ours" if row is ours else f"{row.ms / ours.ms:.3g}",
+                    f"{row.gflops:.1f}",
+                    f"{row.fraction_of_gemm_peak:.0%}",
+                    "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
+                ]
+                for row in rows
+            ],
+        )
     for grown in result.memory:
-        dense = "" if grown.reference_bytes is None else f"; dense mask {grown.reference_bytes / 1e6:,.0f} MB"
+        dense = "" if grown.reference_bytes is None else f"; with the dense mask {grown.reference_bytes / 1e6:,.0f} MB"
         if grown.chunked_bytes is not None:
-            say(f"memory, forward+backward at history {grown.history:,}: {grown.chunked_bytes / 1e6:.0f} MB{dense}")
+            used = f"{grown.chunked_bytes / 1e6:.0f} MB{dense}"
+            say(f"memory of xor_attention (d=256, l=32, H=4, gradients too) at history {grown.history:,}: {used}")
     for peak in result.peaks:
         say(
-            f"GEMM with {peak.threads} threads: {peak.gemm_gflops:.0f} GFLOP/s in the median, "
+            f"GEMM on {peak.threads} thread{'s' * (peak.threads > 1)}: {peak.gemm_gflops:.0f} GFLOP/s in the median, "
             f"{peak.gemm_gflops_best:.0f} at best; {peak.copy_gbytes_per_second:.0f} GB/s copied"
         )
     for note in result.notes:
@@ -127,4 +124,4 @@ def ops(
 
 
 def _shape(shape: dict[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in shape.items())
+    return ", ".join(f"{name} {size:,}" for name, size in shape.items())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.nn.attention import EPSILON, split_heads
-from limerank.ops.checks import checked_bounds
+from limerank.ops.checks import check_layout, check_offsets_layout, checked_bounds
 from limerank.ops.xor_attention import Activation, xor_attention
 from limerank.ops.xor_layer import XorLayerWeights, fused_xor_stack
 
@@ -38,6 +38,7 @@ class XorLayer(nn.Module):
                 nn.init.xavier_uniform_(part)
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
+        self.tensors()  # refuses an unknown activation, or heads that do not divide the width
 
     def forward(
         self, sources: Tensor, links: Tensor, offsets: Tensor, *, need_source: bool = True
@@ -98,6 +99,8 @@ class XorStack(nn.Module):
     @torch.inference_mode()
     def infer(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """The same numbers as `forward`, one streaming pass per layer and user: for serving."""
+        check_layout("links", links, "[B, l, d]")
+        check_offsets_layout(offsets, len(links), sources)
         weights = [layer.tensors() for layer in self.layers if isinstance(layer, XorLayer)]
         users = zip(pairwise(checked_bounds(offsets, len(sources))), links, strict=True)
         after = [fused_xor_stack(sources[start:stop], own, weights) for (start, stop), own in users]

@@ -61,6 +61,16 @@ def check_offsets_layout(offsets: Tensor, lists: int, rows: Tensor) -> None:
         )
 
 
+def check_scale(scale: float) -> None:
+    """A plain, finite number: a tensor would lose its gradient inside an op."""
+    if not isinstance(scale, int | float):
+        raise ArgumentError(
+            f"scale must be a number, not {type(scale).__name__}; multiply the queries by a scale that is learned"
+        )
+    if not -math.inf < scale < math.inf:
+        raise ArgumentError(f"scale must be a finite number, not {scale}")
+
+
 def checked_bounds(offsets: Tensor, rows: int) -> list[int]:
     """The values of offsets: they start at 0, never descend and end at the number of rows."""
     bounds: list[int] = offsets.tolist()

@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 
@@ -50,6 +51,8 @@ class OpRow(BaseModel):
 
     op: str
     backend: str
+    ours: str
+    """The contestant of the same rounds that the others are compared with."""
     shape: dict[str, int]
     threads: int
     ms: float
@@ -104,6 +107,13 @@ class OpBench(BaseModel):
     memory: list[Growth]
     notes: list[str]
 
+    def groups(self) -> list[list[OpRow]]:
+        """The rows that ran interleaved, together."""
+        return [
+            list(rows)
+            for _, rows in groupby(self.rows, key=lambda row: (row.op, sorted(row.shape.items()), row.threads))
+        ]
+
 
 def run_op_bench(
     progress: Progress, *, threads: Sequence[int], repeats: int = 9, flex: bool = True, small: bool = False
@@ -141,7 +151,7 @@ def run_op_bench(
         torch.set_num_threads(before)
     return OpBench(
         torch=torch.__version__,
-        processor=platform.processor() or platform.machine(),
+        processor=_processor(),
         cores=os.cpu_count() or 1,
         repeats=repeats,
         peaks=peaks,
@@ -194,6 +204,7 @@ def measure(group: Group, threads: int, repeats: int) -> tuple[list[OpRow], list
             OpRow(
                 op=one.op,
                 backend=one.backend,
+                ours=group.ours,
                 shape=group.shape,
                 threads=threads,
                 ms=1000 * seconds,
@@ -247,6 +258,15 @@ def peak_growth(run: Work) -> int | None:
         return 1024 * (_kilobytes(status.read_text(), "VmHWM") - before)
     except OSError:
         return None
+
+
+def _processor() -> str:
+    """The model's name where Linux tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _kilobytes(status: str, key: str) -> int:

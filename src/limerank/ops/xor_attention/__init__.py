@@ -5,6 +5,14 @@ docs/explanation/xor-attention.md derives both passes.
 """
 
 from limerank.ops.xor_attention.api import Activation, Backend, xor_attention
-from limerank.ops.xor_attention.backends import BackendReport, explain_backends, use_backend
+from limerank.ops.xor_attention.backends import BackendReport, BackendReports, explain_backends, use_backend
 
-__all__ = ["Activation", "Backend", "BackendReport", "explain_backends", "use_backend", "xor_attention"]
+__all__ = [
+    "Activation",
+    "Backend",
+    "BackendReport",
+    "BackendReports",
+    "explain_backends",
+    "use_backend",
+    "xor_attention",
+]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from limerank.errors import ArgumentError, did_you_mean
@@ -13,6 +13,7 @@ from limerank.ops.checks import (
     check_offsets_layout,
     check_same_kind,
     check_same_size,
+    check_scale,
     checked_bounds,
     refuse_non_finite,
 )
@@ -55,12 +56,14 @@ def xor_attention(
     """
     if activation not in ACTIVATIONS:
         raise ArgumentError(f"activation: no '{activation}'{did_you_mean(str(activation), ACTIVATIONS)}")
-    _check_pool(q_t, k_s, v_s, offsets)
+    check_pool(q_t, k_s, v_s, offsets)
     if scale is None:
         scale = q_t.shape[-1] ** -0.5
-    elif not -math.inf < scale < math.inf:
-        raise ArgumentError(f"scale must be a finite number, not {scale}")
-    name = resolve(backend, q_t.device, q_t.dtype)
+    else:
+        check_scale(scale)
+    # a traced graph may not know its sizes; a kernel that cannot take them says so when it runs
+    widest = 0 if torch.compiler.is_compiling() else max(q_t.shape[-1], v_s.shape[-1])
+    name = resolve(backend, q_t.device, q_t.dtype, widest)
     if not need_source:
         if name == "reference":
             # the mask needs all six tensors; targets' keys and values meet nobody when source rows are not read
@@ -88,7 +91,8 @@ def _pool(
     return out_t
 
 
-def _check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:
+def check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:
+    """Layouts, dtypes and devices of what links read; values are checked when they are read."""
     check_layout("q_t", q_t, "[B, l, H, a]")
     check_layout("k_s", k_s, "[sum_n, H, a]")
     check_layout("v_s", v_s, "[sum_n, H, v]")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from limerank.errors import ArgumentError, UnavailableError, did_you_mean
+from limerank.ops.checks import FLOATING
 from limerank.ops.xor_attention import triton_backend
 
 NAMES = ("reference", "chunked", "triton")
@@ -46,14 +47,28 @@ def use_backend(name: str) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def explain_backends(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> list[BackendReport]:
-    """What every backend says about inputs of this device and dtype, as `xor_attention` would decide now."""
+class BackendReports(list[BackendReport]):
+    """One report per backend; prints as a line each."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'*' if one.chosen else ' '} {one.name:9} {'runs' if one.runs else 'cannot':6}  {one.reason}"
+            for one in self
+        )
+
+
+def explain_backends(
+    device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, widest_head: int = 0
+) -> BackendReports:
+    """What every backend says about such inputs, as `xor_attention` would decide now; print it."""
+    if dtype not in FLOATING:
+        raise ArgumentError(f"dtype must be a floating type, not {dtype}")
     device = torch.device(device)
     preferred, source = _preferred("auto")
-    reasons = {name: why_not(name, device, dtype) for name in NAMES}
+    reasons = {name: why_not(name, device, dtype, widest_head) for name in NAMES}
     automatic = "triton" if device.type == "cuda" and reasons["triton"] is None else "chunked"
     chosen = automatic if preferred == "auto" else preferred
-    reports = []
+    reports = BackendReports()
     for name in NAMES:
         reason = reasons[name] or _ABOUT[name]
         if name == chosen:
@@ -62,24 +77,32 @@ def explain_backends(device: torch.device | str = "cpu", dtype: torch.dtype = to
     return reports
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def resolve(requested: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend for a call; an error when it cannot run."""
+def resolve(requested: str, device: torch.device, dtype: torch.dtype, widest: int = 0) -> str:
+    """The backend for a call with heads up to `widest` numbers wide; an error when it cannot run."""
     name, source = _preferred(requested)
     if name == "auto":
-        name = "triton" if device.type == "cuda" and why_not("triton", device, dtype) is None else "chunked"
+        name = "triton" if device.type == "cuda" and why_not("triton", device, dtype, widest) is None else "chunked"
         if (device.type, name) not in _logged:
             _logged.add((device.type, name))
             _log.info("xor_attention on %s: backend %s (%s)", device.type, name, _ABOUT[name])
-    problem = why_not(name, device, dtype)
+    problem = why_not(name, device, dtype, widest)
     if problem is not None:
         raise UnavailableError(f"xor_attention backend '{name}', chosen by {source}, cannot run: {problem}")
     return name
 
 
-def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why a backend cannot run inputs of this device and dtype; None when it can."""
-    return triton_backend.why_not(device, dtype) if name == "triton" else None
+# While a graph is traced the choice is a constant of the graph. torch.compiler.assume_constant_result sets this and no
+# more, but imports torch._dynamo, and with it triton, for everybody who imports this module.
+resolve._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def why_not(name: str, device: torch.device, dtype: torch.dtype, widest: int = 0) -> str | None:
+    """Why a backend cannot run inputs of this device and dtype with heads this wide; None when it can."""
+    if name != "triton":
+        return None
+    if widest > triton_backend.WIDEST_HEAD:
+        return f"heads are {widest} wide, its limit is {triton_backend.WIDEST_HEAD}; use backend='chunked'"
+    return triton_backend.why_not(device, dtype)
 
 
 def _preferred(requested: str) -> tuple[str, str]:
@@ -89,7 +112,7 @@ def _preferred(requested: str) -> tuple[str, str]:
     if inside is not None:
         return inside, "use_backend"
     variable = os.environ.get(VARIABLE)
-    if variable:
+    if variable and variable != "auto":
         return _known(variable, f"the environment variable {VARIABLE}", "auto"), f"the environment variable {VARIABLE}"
     return "auto", "auto"
 
@@ -104,5 +127,5 @@ def _known(name: str, where: str, *more: str) -> str:
 _ABOUT = {
     "reference": "explicit mask, any device and floating dtype, quadratic: the specification",
     "chunked": "pure torch, streams over the history, any device and floating dtype",
-    "triton": "compiled kernels for CUDA",
+    "triton": "fused kernels for CUDA, or slowly in triton's interpreter",
 }

@@ -49,7 +49,7 @@ xor_spread = torch.library.custom_op("limerank::xor_spread", spread, mutates_arg
 
 def nothing_to_record(*tensors: Tensor) -> bool:
     """Whether a call needs neither gradients nor a graph, so that the function will do: the op costs 0.1 ms a call."""
-    if torch.compiler.is_compiling() or any(type(tensor) is not Tensor for tensor in tensors):
+    if torch.compiler.is_compiling() or any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors):
         return False
     return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors)
 

@@ -77,7 +77,9 @@ def plan(a: int, v: int, links: int, dtype: torch.dtype) -> Plan:
     """
     widest = max(padded(a), padded(v))
     if widest > WIDEST_HEAD:
-        raise ArgumentError(f"the triton backend supports heads up to {WIDEST_HEAD} wide, but a = {a} and v = {v}")
+        raise ArgumentError(
+            f"the triton backend supports heads up to {WIDEST_HEAD} wide, but a = {a} and v = {v}; use chunked"
+        )
     if dtype == torch.float32:
         rows, warps = 32 if widest <= 64 else 16, 8
     else:

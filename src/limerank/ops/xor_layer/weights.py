@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from limerank.errors import ArgumentError, did_you_mean
+from limerank.ops.xor_attention.api import ACTIVATIONS
+
 
 @dataclass(frozen=True)
 class XorLayerWeights:
@@ -26,6 +29,12 @@ class XorLayerWeights:
     activation: str
     scale: float
     epsilon: float
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ArgumentError(f"activation: no '{self.activation}'{did_you_mean(str(self.activation), ACTIVATIONS)}")
+        if self.width % self.heads:
+            raise ArgumentError(f"width {self.width} cannot be split into {self.heads} heads")
 
     @property
     def width(self) -> int:
