@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.eventlog import EventLog
@@ -25,6 +26,9 @@ from limerank.train.trainer import train
 
 SMALL = SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6, seed=3)
 MAX_HISTORY = 20
+
+settings.register_profile("limerank", deadline=None)  # tests assert no times, and machines are shared
+settings.load_profile("limerank")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -131,7 +131,7 @@ def test_a_single_absorbed_event(decay: float | None) -> None:
     for row, time in zip(rows, times.tolist(), strict=True):
         pool_.append_row(state, row, time if decay else None)
     torch.testing.assert_close(state.finalise(), expected.finalise())
-    with pytest.raises(ArgumentError, match="row holds NaN or infinity"):
+    with pytest.raises(ArgumentError, match="keys .* holds 4 values that are not finite"):
         pool_.append_row(state, rows[0] * torch.nan, 0.0 if decay else None)
     torch.testing.assert_close(state.finalise(), expected.finalise(), msg="a refused event must leave no trace")
 
@@ -293,7 +293,7 @@ def call(**changes: Any) -> Callable[[], object]:
         (call(values=lambda k, v, t: v[:4]), r"values \[4, 2, 5\] do not fit keys \[5, 2, 4\]"),
         (call(state=PoolState.empty(2, 3, 4, dtype=torch.float64)), r"state \[2, 3, 4\] does not fit.*\[2, 3, 5\]"),
         (call(values=lambda k, v, t: v.float()), "values is torch.float32, but queries is torch.float64"),
-        (call(keys=lambda k, v, t: k * torch.nan), "scores of an event are not finite"),
+        (call(keys=lambda k, v, t: k * torch.nan), r"keys \[5, 2, 4\] holds 40 values that are not finite"),
         (call(values=lambda k, v, t: v * torch.inf), r"values \[5, 2, 5\] holds 50 values that are not finite"),
         (call(times=lambda k, v, t: t), "times and decay belong together"),
         (call(pool=links(decay=0.1)), "times and decay belong together"),
@@ -398,3 +398,104 @@ def test_the_batch_op_names_its_own_arguments(broken: dict[str, Any], message: s
 def test_a_recency_that_does_not_fit(broken: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         batch(**broken)()
+
+
+def test_infinity_hides_nowhere() -> None:
+    """A row whose scores are all minus infinity would weigh nothing and poison the sums."""
+    pool_ = LinkPool(-torch.ones(1, 2, 3))
+    state = pool_.pool(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3))
+    refusals: list[Callable[[Tensor], object]] = [
+        lambda row: pool_.append_row(state, row),
+        lambda row: pool_.append(state, row[None, None], row[None, None]),
+        lambda row: pool_.append(state, row[None, None], torch.zeros(1, 1, 3)),
+    ]
+    for refuse in refusals:
+        with pytest.raises(ArgumentError, match="keys .* holds 1 values that are not finite"):
+            refuse(torch.tensor([torch.inf, 1.0, 1.0]))
+    assert torch.equal(state.finalise(), torch.zeros(1, 2, 3))
+
+
+@pytest.mark.parametrize("place", [5, 2500])
+def test_refused_events_leave_no_trace_however_many(place: int) -> None:
+    """A bad key, value or time anywhere in 3,000 events leaves the state, and every block, as it was."""
+    pool_, (keys, values, times) = links(decay=1e-6), events(3000)
+    stamps = times.double()
+    state = pool_.pool(keys[:4], values[:4], stamps[:4])
+    before = state.copy()
+    blocked = BlockedPool(pool_, VALUE, block_events=4)
+    for broken in (keys, values, stamps):
+        kept = broken[place].clone()
+        broken[place] = torch.nan
+        for append in (lambda: pool_.append(state, keys, values, stamps), lambda: blocked.append(keys, values, stamps)):
+            with pytest.raises(ArgumentError, match="not finite"):
+                append()
+        broken[place] = kept
+    keys[place] = 1e308  # finite, but its scores are not
+    with pytest.raises(ArgumentError, match="scores of an event are not finite"):
+        pool_.append(state, keys, values, stamps)
+    assert blocked.blocks == {}
+    for mine, theirs in ((state.level, before.level), (state.mass, before.mass), (state.total, before.total)):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("decay", [None, 2e-4])
+def test_absorbed_over_several_chunks_and_appends(decay: float | None) -> None:
+    """With and without recency: chunks, a second append and single rows all equal one softmax."""
+    pool_, count = links(decay=decay), 2 * pool.CHUNK + 300
+    generator = torch.Generator().manual_seed(8)
+    rows = torch.randn(count, WIDTH, generator=generator, dtype=torch.float64)
+    times = torch.arange(count, dtype=torch.float64) * 60 if decay else None
+    same = torch.eye(WIDTH, dtype=torch.float64)
+    maps = HistoryProjection(same.new_ones(WIDTH), same.new_zeros(WIDTH), 1e-6, same, same, same.new_zeros(WIDTH))
+    normal = maps.normalized(rows)
+    shared = normal.expand(count, HEADS, WIDTH)
+    expected = one_softmax(pool_, shared, shared, times, now=10**6)
+    streamed = pool_absorbed(rows, pool_, maps, times)
+    appended = pool_.pool(normal[:7], normal[:7], None if times is None else times[:7])
+    pool_.append(appended, normal[7:-1], normal[7:-1], None if times is None else times[7:-1])
+    pool_.append_row(appended, normal[-1, 0], None if times is None else float(times[-1]))
+    for state in (streamed, appended):
+        torch.testing.assert_close(state.finalise(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("base", [-1_700_000_000, -100_000, 0, 1_700_000_000])
+def test_times_of_any_origin_in_fp32(base: int) -> None:
+    """Before 1970 and after: ages are taken against the user's own latest event."""
+    counts = [3, 0, 200]
+    parts = [events(count, seed=count, dtype=torch.float32) for count in counts]
+    keys, values = (torch.cat([part[i] for part in parts]) for i in range(2))
+    times = torch.cat([torch.arange(count) * 3600 + base + user * 10**6 for user, count in enumerate(counts)])
+    queries = torch.randn(3, LINKS, HEADS, WIDTH, generator=torch.Generator().manual_seed(2))
+    decay = torch.tensor([1e-4, -3e-6])
+    offsets = torch.tensor([0, *counts]).cumsum(0)
+    got = link_pool(queries, keys, values, offsets, times=times, decay=decay)
+    exact = link_pool(
+        queries.double(), keys.double(), values.double(), offsets, times=times - base, decay=decay.double()
+    )
+    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_dropping_the_newest_block_does_not_reopen_an_older_one() -> None:
+    """Numbers are never used again, and a block that was closed stays closed."""
+    keys, values, _ = events(10)
+    blocked = BlockedPool(links(), VALUE, block_events=4)
+    assert blocked.append(keys[:6], values[:6]) == [0, 1]
+    blocked.drop(1)
+    assert blocked.append(keys[6:7], values[6:7]) == [2]
+    assert blocked.blocks == {0: 4, 2: 1}
+
+
+def test_half_precision_is_refused() -> None:
+    """Thousands of events do not add up in half precision."""
+    with pytest.raises(ArgumentError, match="queries must be float32 or float64, not torch.float16"):
+        LinkPool(torch.zeros(1, 2, 3, dtype=torch.float16))
+
+
+def test_recency_compiles() -> None:
+    """One graph, the same values."""
+    keys, values, times = events(6)
+    queries = torch.randn(2, LINKS, HEADS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    decay, offsets = torch.tensor([1e-7, 2e-7], dtype=torch.float64), torch.tensor([0, 2, 6])
+    compiled: Any = torch.compile(link_pool, fullgraph=True, backend="aot_eager")
+    got = compiled(queries, keys, values, offsets, times=times, decay=decay)
+    torch.testing.assert_close(got, link_pool(queries, keys, values, offsets, times=times, decay=decay))

@@ -478,3 +478,64 @@ def test_heads_too_wide_for_triton() -> None:
     assert str(report).count("\n") == 2
     with pytest.raises(ArgumentError, match="dtype must be a floating type, not torch.int32"):
         explain_backends("cpu", torch.int32)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 0.7])
+@pytest.mark.parametrize("value", [8, 5])
+def test_any_scale(activation: Any, scale: float, value: int) -> None:
+    """Values and gradients with a scale that is not the default, for equal and unequal widths."""
+    tensors, offsets = xor_inputs([3, 130, 0, 63, 8], value=value)
+    expected = values_and_gradients(tensors, offsets, activation=activation, scale=scale, backend="reference")
+    got = values_and_gradients(tensors, offsets, activation=activation, scale=scale, backend="chunked")
+    for name, one, other in zip(RESULTS, got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=f"{name} differs")
+
+
+def test_scores_far_below_zero_next_to_padding() -> None:
+    """A padded row's score of 0 is far above a user's own of -200: its weight must not overflow in the gradient."""
+    tensors, offsets = xor_inputs([2, 3], links=2, heads=1, qk=4, value=4, dtype=torch.float32)
+    tensors[1].mul_(0.01).add_(10)
+    tensors[3].fill_(-10)
+    expected = values_and_gradients(tensors, offsets, activation="softmax", backend="reference")
+    got = values_and_gradients(tensors, offsets, activation="softmax", backend="chunked")
+    for name, one, other in zip(RESULTS, got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, msg=f"{name} differs")
+
+
+@pytest.mark.parametrize("needed", NAMES)
+def test_a_single_input_may_need_its_gradient(needed: str) -> None:
+    """Whichever it is, the op records."""
+    tensors, offsets = xor_inputs([4, 9])
+    expected = values_and_gradients(tensors, offsets, backend="chunked")[2 + NAMES.index(needed)]
+    leaf = tensors[NAMES.index(needed)].requires_grad_()
+    out = attend(*tensors, offsets, backend="chunked")
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in out]
+    used = [(o, w) for o, w in zip(out, weights, strict=True) if o.requires_grad]
+    (gradient,) = torch.autograd.grad([o for o, _ in used], [leaf], [w for _, w in used])
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_compile_and_trace_without_gradients() -> None:
+    """A graph without gradients holds the op too, and computes other offsets."""
+    tensors, offsets = xor_inputs([3, 5], dtype=torch.float32)
+    other = torch.tensor([0, 6, 8])
+    expected = _Layer()(*tensors, other)
+    with torch.no_grad():
+        compiled: Any = torch.compile(_Layer(), fullgraph=True, backend="aot_eager")
+        compiled(*tensors, offsets)
+        for one, theirs in zip(compiled(*tensors, other), expected, strict=True):
+            torch.testing.assert_close(one, theirs)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_stays_outside(activation: Any, dtype: torch.dtype) -> None:
+    """Under autocast the op computes what it computes without, and returns the dtype it was given."""
+    tensors, offsets = xor_inputs([0, 300, 2500], dtype=dtype)
+    expected = values_and_gradients(tensors, offsets, activation=activation, backend="chunked")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = values_and_gradients(tensors, offsets, activation=activation, backend="chunked")
+    for name, one, other in zip(RESULTS, got, expected, strict=True):
+        assert torch.equal(one, other), name

@@ -17,6 +17,7 @@ from limerank.errors import ArgumentError
 from limerank.nn.xor import XorLayer, XorStack
 from limerank.ops.cost import absorption
 from limerank.ops.xor_layer import fused, fused_xor_layer, fused_xor_stack
+from limerank.ops.xor_layer.chunks import AbsorbedChunks, ProjectedChunks
 
 ACTIVATIONS = ("silu", "softmax")
 
@@ -225,3 +226,41 @@ def test_modules_refuse_what_they_cannot_compute() -> None:
         stack().infer(sources, links, offsets[:2])
     with pytest.raises(ArgumentError, match=r"offsets must be a tensor \[B \+ 1\], not list"):
         stack().infer(sources, links, offsets.tolist())  # type: ignore[arg-type]
+
+
+def test_the_cost_formula_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With absorb=None a long history is absorbed and a short one is not."""
+    module, (sources, links, _) = stack(1, 32, 2), inputs([100], links=4, width=32)
+    (weights,) = (layer.tensors() for layer in module.layers)  # type: ignore[operator]
+    used: list[str] = []
+    for kind in (AbsorbedChunks, ProjectedChunks):
+        prepare = kind.prepare
+
+        def noted(self: Any, prepare: Any = prepare) -> None:
+            used.append(type(self).__name__)
+            prepare(self)
+
+        monkeypatch.setattr(kind, "prepare", noted)
+    first = absorption(links=4, heads=2, width=32).pays_from
+    assert first is not None
+    with torch.no_grad():
+        for count in (first, first - 1):
+            fused_xor_layer(sources[:count], links[0], weights, out=None)
+    assert used == ["AbsorbedChunks", "ProjectedChunks"]
+
+
+def test_training_and_serving_under_autocast() -> None:
+    """A stack trains under autocast, and the fused path ignores it."""
+    module, (sources, links, offsets) = stack(2, 32, 4).float(), inputs([300], links=32, width=32)
+    sources, links = sources.float(), links.float()
+    expected = module.infer(sources, links, offsets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        module(sources, links, offsets).float().square().mean().backward()
+        assert torch.equal(module.infer(sources, links, offsets), expected)
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_half_precision_is_refused() -> None:
+    module, (sources, links, offsets) = stack().half(), inputs([3])
+    with pytest.raises(ArgumentError, match="sources must be float32 or float64, not torch.float16"):
+        module.infer(sources.half(), links.half(), offsets)

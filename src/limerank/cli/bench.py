@@ -110,10 +110,10 @@ def ops(
             ],
         )
     for grown in result.memory:
-        dense = "" if grown.reference_bytes is None else f"; with the dense mask {grown.reference_bytes / 1e6:,.0f} MB"
+        dense = "" if grown.reference_bytes is None else f"; dense mask {grown.reference_bytes / 1e6:,.0f} MB"
         if grown.chunked_bytes is not None:
             used = f"{grown.chunked_bytes / 1e6:.0f} MB{dense}"
-            say(f"memory of xor_attention (d=256, l=32, H=4, gradients too) at history {grown.history:,}: {used}")
+            say(f"memory of xor_attention with gradients (d=256, l=32, H=4), history {grown.history:,}: {used}")
     for peak in result.peaks:
         say(
             f"GEMM on {peak.threads} thread{'s' * (peak.threads > 1)}: {peak.gemm_gflops:.0f} GFLOP/s in the median, "

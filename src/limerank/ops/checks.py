@@ -61,6 +61,12 @@ def check_offsets_layout(offsets: Tensor, lists: int, rows: Tensor) -> None:
         )
 
 
+def check_summable(name: str, tensor: Tensor) -> None:
+    """fp32 or fp64: thousands of events added up in half precision would be lost or overflow."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(f"{name} must be float32 or float64, not {tensor.dtype}; convert with .float()")
+
+
 def check_scale(scale: float) -> None:
     """A plain, finite number: a tensor would lose its gradient inside an op."""
     if not isinstance(scale, int | float):

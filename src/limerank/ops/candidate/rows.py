@@ -7,7 +7,7 @@
 | u8   | u8 with one fp32 scale per row, `w = scale * q` | fp16 | r + 4 + 2 h |
 
 u8 has no zero point: it holds values from 0 up, which is what attention weights are, and the largest of a row is
-exact. Rows with a negative value are refused. `bounds.py` states what each type may cost in accuracy.
+kept to rounding. Rows with a negative value are refused. `bounds.py` states what each type may cost in accuracy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowStore:
         """Rows [items, r] and share [items, hidden] in fp32, rounded to a row type; refused if they do not fit it."""
         if row_type not in ROW_TYPES:
             raise ArgumentError(f"no row type '{row_type}'{did_you_mean(row_type, ROW_TYPES)}")
-        refuse_non_finite({"rows": rows, "share": share})
+        refuse_non_finite({"rows": rows.float(), "share": share.float()})
         stored_share = _narrowed("share", share, SHARE_TYPES[row_type])
         if row_type != "u8":
             return cls(_narrowed("rows", rows, ROW_TYPES[row_type]), stored_share)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limerank.ops.checks import check_layout, check_same_size
+from limerank.ops.checks import check_layout, check_same_kind, check_same_size
 from limerank.ops.link_pool.pool import CHUNK, LinkPool
 from limerank.ops.link_pool.state import PoolState
 
@@ -56,11 +56,15 @@ def project_pooled(pooled: Tensor, value_weight: Tensor, value_bias: Tensor, eve
     return torch.baddbmm(value_bias.view(heads, 1, -1), pooled, value_weight.unflatten(0, (heads, -1)).mT)
 
 
+@torch.no_grad()
 def pool_absorbed(
     rows: Tensor, pool: LinkPool, projection: HistoryProjection, times: Tensor | None = None
 ) -> PoolState:
     """The state of raw history rows [n, d]; rows are normalized chunk by chunk, no second copy of them exists."""
     heads, links, width = pool.queries.shape
+    check_layout("rows", rows, "[n, d]")
+    check_same_size("rows", rows, 1, "queries", pool.queries, 2)
+    check_same_kind({"queries": pool.queries, "rows": rows})
     state = PoolState.empty(heads, links, width, dtype=rows.dtype, device=rows.device)
     buffer = rows.new_empty(min(CHUNK, len(rows)), heads * links)
 

@@ -46,7 +46,9 @@ def link_pool(
         if times is not None and decay is not None:
             check_pool(queries, keys, values, offsets)
             _check_recency(keys, times, decay)
-            checked_bounds(offsets, len(keys))
+            if not torch.compiler.is_compiling():  # values exist only when the graph runs
+                checked_bounds(offsets, len(keys))
+                refuse_non_finite({"times": times, "decay": decay})
             scale = queries.shape[-1] ** -0.5 if scale is None else scale
             queries, keys = _with_recency(queries * scale, keys, offsets, times, decay)
             scale = 1.0
@@ -83,7 +85,6 @@ def _check_recency(keys: Tensor, times: Tensor, decay: Tensor) -> None:
     check_layout("decay", decay, "[H]")
     check_same_size("decay", decay, 0, "keys", keys, 1)
     check_same_kind({"keys": keys, "decay": decay})
-    refuse_non_finite({"times": times, "decay": decay})
 
 
 def _with_recency(
@@ -91,7 +92,11 @@ def _with_recency(
 ) -> tuple[Tensor, Tensor]:
     """One more dimension: the query's is the decay, the key's is minus the age against the user's latest event."""
     lengths = offsets.diff()
-    latest = torch.segment_reduce(times.double(), "max", lengths=lengths, initial=0) if len(times) else times.double()
+    latest = (
+        torch.segment_reduce(times.double(), "max", lengths=lengths, initial=-torch.inf)
+        if len(times)
+        else times.double()
+    )
     ages = times.double() - torch.repeat_interleave(latest, lengths) if len(times) else latest
     aged = ages.to(keys.dtype)[:, None, None].expand(len(keys), keys.shape[1], 1)
     fading = decay[None, None, :, None].expand(*queries.shape[:3], 1)

@@ -43,6 +43,7 @@ class BlockedPool:
 
     def append(self, keys: Tensor, values: Tensor, times: Tensor | None = None) -> list[int]:
         """Add events in their order; returns the blocks they went to."""
+        self.pool.check(self._empty(), keys, values, times)  # all events or none
         start, touched = 0, []
         while start < len(keys):
             block = self._open()

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from limerank.errors import ArgumentError
-from limerank.ops.checks import check_layout, check_same_kind, check_same_size, refuse_non_finite, shape_of
+from limerank.ops.checks import (
+    check_layout,
+    check_same_kind,
+    check_same_size,
+    check_summable,
+    refuse_non_finite,
+    shape_of,
+)
 from limerank.ops.link_pool.state import PoolState
 
 CHUNK = 1024  # events whose scores and rows stay in a core's cache
@@ -35,6 +42,7 @@ class LinkPool:
 
     def __post_init__(self) -> None:
         check_layout("queries", self.queries, "[H, l, a]")
+        check_summable("queries", self.queries)
         object.__setattr__(self, "_flat", self.queries.reshape(-1, self.queries.shape[-1]))
         if self.decay is not None:
             check_layout("decay", self.decay, "[H]")
@@ -47,14 +55,16 @@ class LinkPool:
         empty = PoolState.empty(heads, links, values.shape[-1], dtype=keys.dtype, device=keys.device)
         return self.append(empty, keys, values, times)
 
+    @torch.no_grad()
     def append(self, state: PoolState, keys: Tensor, values: Tensor, times: Tensor | None = None) -> PoolState:
         """Add one event or many to a state, in place; returns the state. Events that are refused leave no trace."""
-        self._check(state, keys, values, times)
-        if len(keys) > CHUNK:
-            refuse_non_finite({"keys": keys})  # a single chunk is refused by its scores, which cost nothing extra
+        self.check(state, keys, values, times)
+        grown = state if len(keys) <= CHUNK else state.copy()  # a later chunk may still be refused
         for start in range(0, len(keys), CHUNK):
             part = slice(start, start + CHUNK)
-            self.add_chunk(state, keys[part], values[part], None if times is None else times[part])
+            self.add_chunk(grown, keys[part], values[part], None if times is None else times[part])
+        if grown is not state:
+            state.replace(grown)
         return state
 
     def append_row(self, state: PoolState, row: Tensor, time: float | None = None) -> PoolState:
@@ -72,7 +82,9 @@ class LinkPool:
         if self.decay is not None and time is not None:
             level = level - (self.decay.double() * time)[:, None]
         scores = torch.mv(self._flat, row).sub_(level.view(-1).to(row.dtype))
-        if not scores.max().item() <= HEADROOM:  # the level has to rise, or the row is not a number
+        lowest, highest = scores.aminmax()
+        # the level has to rise, or the row is not a number: infinity may hide in scores of either end
+        if not highest.item() <= HEADROOM or lowest.item() == -math.inf:
             times = None if time is None else torch.tensor([time], dtype=torch.float64, device=row.device)
             shared = row[None, None]
             return self.append(state, shared, shared, times)
@@ -119,7 +131,8 @@ class LinkPool:
         state.total.view(-1, values.shape[1]).addmm_(weights.T, values)
         return True
 
-    def _check(self, state: PoolState, keys: Tensor, values: Tensor, times: Tensor | None) -> None:
+    def check(self, state: PoolState, keys: Tensor, values: Tensor, times: Tensor | None) -> None:
+        """Whether events fit the queries and a state, and hold numbers."""
         heads, links, width = self.queries.shape
         if keys.shape[1:] not in ((heads, width), (1, width)) or keys.dim() != 3:
             raise ArgumentError(
@@ -134,8 +147,7 @@ class LinkPool:
                 f"{shape_of(values)}: it must be {[heads, links, values.shape[2]]}"
             )
         check_same_kind({"queries": self.queries, "keys": keys, "values": values, "state": state.total})
-        if values is not keys:
-            refuse_non_finite({"values": values})
+        refuse_non_finite({"keys": keys} if values is keys else {"keys": keys, "values": values})
         if (times is None) != (self.decay is None):
             raise ArgumentError(
                 "times and decay belong together: a recency bias needs the times of events, and only it"
@@ -144,6 +156,8 @@ class LinkPool:
             raise ArgumentError(
                 f"times {shape_of(times)} of {times.dtype} must be one int64 or float64 per event, [{len(keys)}]"
             )
+        if times is not None:
+            refuse_non_finite({"times": times})
 
 
 def add_scores(state: PoolState, scores: Tensor, values: Tensor, shift: Tensor | None = None) -> None:

@@ -48,6 +48,11 @@ class PoolState:
         """A state of its own: `append` changes a state in place."""
         return PoolState(self.level.clone(), self.mass.clone(), self.total.clone())
 
+    def replace(self, other: PoolState) -> None:
+        """Become another state, in place."""
+        for mine, theirs in ((self.level, other.level), (self.mass, other.mass), (self.total, other.total)):
+            mine.copy_(theirs)
+
     def finalise(self) -> Tensor:
         """The pooled values [H, l, w]; zero for an empty history."""
         return self.total / self.mass.masked_fill(self.mass == 0, 1)[..., None]

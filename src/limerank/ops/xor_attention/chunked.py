@@ -119,6 +119,9 @@ def pool_backward(
         d_out = _links(piece, d_out_t)
         scores = queries @ keys.mT
         if activation == "softmax":
+            real = piece.real(scores.device)
+            if real is not None:
+                scores.masked_fill_(~real, -torch.inf)  # a padded score of 0 may be far above the user's own
             weights = scores.sub_(_links(piece, lse_t[..., None])).exp_()
             d_scores = _softmax_gradient(weights, d_out, _links(piece, out_t), values)
         else:

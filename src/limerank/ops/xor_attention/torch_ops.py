@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from limerank.ops.checks import checked_bounds, refuse_non_finite
+from limerank.ops.precision import without_autocast
 from limerank.ops.xor_attention import chunked, triton_backend
 from limerank.ops.xor_attention.chunked import compute_type
 
@@ -25,9 +26,10 @@ def pool(
     """Links read the history: out_t [B, l, H, v] and the log-sum-exp that its gradient needs."""
     bounds = checked_bounds(offsets, len(k_s))
     refuse_non_finite({"q_t": q_t, "k_s": k_s, "v_s": v_s})
-    pooled: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].pool_forward(
-        q_t, k_s, v_s, bounds, activation=activation, scale=scale
-    )
+    with without_autocast(q_t.device):
+        pooled: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].pool_forward(
+            q_t, k_s, v_s, bounds, activation=activation, scale=scale
+        )
     return pooled
 
 
@@ -37,9 +39,10 @@ def spread(
     """History rows read the links: out_s [sum_n, H, v] and the log-sum-exp that its gradient needs."""
     bounds = checked_bounds(offsets, len(q_s))
     refuse_non_finite({"q_s": q_s, "k_t": k_t, "v_t": v_t})
-    read: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_forward(
-        q_s, k_t, v_t, bounds, activation=activation, scale=scale
-    )
+    with without_autocast(q_s.device):
+        read: tuple[Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_forward(
+            q_s, k_t, v_t, bounds, activation=activation, scale=scale
+        )
     return read
 
 
@@ -49,7 +52,9 @@ xor_spread = torch.library.custom_op("limerank::xor_spread", spread, mutates_arg
 
 def nothing_to_record(*tensors: Tensor) -> bool:
     """Whether a call needs neither gradients nor a graph, so that the function will do: the op costs 0.1 ms a call."""
-    if torch.compiler.is_compiling() or any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors):
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    if any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors):
         return False
     return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors)
 
@@ -68,9 +73,10 @@ def xor_pool_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_t, k_s and v_s."""
-    gradients: tuple[Tensor, Tensor, Tensor] = IMPLEMENTATIONS[backend].pool_backward(
-        d_out_t, q_t, k_s, v_s, out_t, lse_t, offsets.tolist(), activation=activation, scale=scale
-    )
+    with without_autocast(q_t.device):
+        gradients: tuple[Tensor, Tensor, Tensor] = IMPLEMENTATIONS[backend].pool_backward(
+            d_out_t, q_t, k_s, v_s, out_t, lse_t, offsets.tolist(), activation=activation, scale=scale
+        )
     return gradients
 
 
@@ -88,9 +94,10 @@ def xor_spread_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_s, k_t and v_t."""
-    gradients: tuple[Tensor, Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_backward(
-        d_out_s, q_s, k_t, v_t, out_s, lse_s, offsets.tolist(), activation=activation, scale=scale
-    )
+    with without_autocast(q_s.device):
+        gradients: tuple[Tensor, Tensor, Tensor] = IMPLEMENTATIONS[backend].spread_backward(
+            d_out_s, q_s, k_t, v_t, out_s, lse_s, offsets.tolist(), activation=activation, scale=scale
+        )
     return gradients
 
 

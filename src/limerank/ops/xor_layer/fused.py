@@ -20,14 +20,23 @@ import torch
 from torch import Tensor
 
 from limerank.errors import ArgumentError
-from limerank.ops.checks import check_layout, check_same_kind, check_same_size, refuse_non_finite, shape_of
+from limerank.ops.checks import (
+    check_layout,
+    check_same_kind,
+    check_same_size,
+    check_summable,
+    refuse_non_finite,
+    shape_of,
+)
 from limerank.ops.cost import absorption
+from limerank.ops.precision import without_autocast
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, Chunks, LinkSide, ProjectedChunks
 from limerank.ops.xor_layer.weights import XorLayerWeights
 
 CHUNK = 1024  # rows: larger chunks leave the cache, smaller ones pay for more calls
 
 
+@torch.no_grad()
 def fused_xor_stack(
     sources: Tensor, links: Tensor, layers: Sequence[XorLayerWeights], *, absorb: bool | None = None
 ) -> Tensor:
@@ -41,6 +50,7 @@ def fused_xor_stack(
     return links
 
 
+@torch.no_grad()
 def fused_xor_layer(
     sources: Tensor, links: Tensor, weights: XorLayerWeights, *, out: Tensor | None, absorb: bool | None = None
 ) -> Tensor:
@@ -52,6 +62,11 @@ def fused_xor_layer(
     if absorb is None:
         choice = absorption(links=len(links), heads=weights.heads, width=weights.width)
         absorb = choice.pays(history=len(sources))
+    with without_autocast(sources.device):
+        return _one_pass(sources, links, weights, out, absorb)
+
+
+def _one_pass(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Tensor:
     side = LinkSide.of(links, weights)
     kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
     chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
@@ -68,7 +83,9 @@ def fused_xor_layer(
 def _check(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None) -> None:
     check_layout("sources", sources, "[n, d]")
     check_layout("links", links, "[l, d]")
-    check_same_kind({"sources": sources, "links": links, "norm_weight": weights.norm_weight})
+    named = {"sources": sources, "links": links, "norm_weight": weights.norm_weight}
+    check_same_kind(named if out is None else {**named, "out": out})
+    check_summable("sources", sources)
     check_same_size("sources", sources, 1, "links", links, 1)
     check_same_size("sources", sources, 1, "norm_weight", weights.norm_weight, 0)
     if out is not None and out.shape != sources.shape:

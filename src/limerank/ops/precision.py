@@ -1,0 +1,14 @@
+"""Ops choose their own precision: autocast stays outside."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, matrix products keep the dtype of their inputs, whatever the caller's autocast says."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
