@@ -277,3 +277,13 @@ def test_best_candidates_refuses_tasks_and_counts_that_are_not_there() -> None:
         best_candidates(store, head, 3, 2)
     with pytest.raises(ArgumentError, match="k must not be negative, but is -1"):
         best_candidates(store, head, -1)
+
+
+def test_a_probability_that_is_not_a_number_is_refused_in_any_task() -> None:
+    """Also in a task that is not the one sorted by: it would be handed to the caller."""
+    store, head = make_case(50, 4, (6,), 2)
+    head.layers[-1][0][1, 0] = torch.nan
+    best = best_candidates(make_case(50, 4, (6,), 2)[0], make_case(50, 4, (6,), 2)[1], 5, task=0)
+    assert len(best.positions) == 5
+    with pytest.raises(ArgumentError, match="candidates 0 to 49: a probability of another task is not a number"):
+        best_candidates(store, head, 5, task=0)

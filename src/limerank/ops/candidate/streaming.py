@@ -14,6 +14,7 @@ Serving only: nothing here keeps gradients. What was measured to matter (2 AVX2 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -138,6 +139,10 @@ def best_candidates(
     for part in logit_spans(store, head, index, block=block):
         part.buffer.sigmoid_()
         top.add(part.values[:, task], part.values)
+        if not math.isfinite(part.values.sum().item()):
+            raise ArgumentError(
+                f"candidates {part.start} to {part.stop - 1}: a probability of another task is not a number"
+            )
     return top.result()
 
 
