@@ -17,8 +17,6 @@ from torch import Tensor
 from limerank.models import ItemState, Ranker, UserState
 from limerank.ops.candidate import RequestHead, RowStore, candidate_logits, scoring_cost
 
-__all__ = ["RowStore", "ScoringPath", "choose_path", "request_head", "score_candidates"]
-
 ScoringPath = Literal["folded", "plain", "uncached"]
 
 

@@ -17,9 +17,10 @@ from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
 from limerank.data.eventlog import EventLog
 from limerank.models import Ranker, UserState
+from limerank.ops.candidate import RowStore
 from limerank.schema import UNKNOWN_INDEX, Role
 from limerank.serve.offline import compute_rows
-from limerank.serve.scorer import RowStore, choose_path, score_candidates
+from limerank.serve.scorer import choose_path, score_candidates
 from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
 
 

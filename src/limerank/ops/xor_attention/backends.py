@@ -66,8 +66,7 @@ def explain_backends(
     device = torch.device(device)
     preferred, source = _preferred("auto")
     reasons = {name: why_not(name, device, dtype, widest_head) for name in NAMES}
-    automatic = "triton" if device.type == "cuda" and reasons["triton"] is None else "chunked"
-    chosen = automatic if preferred == "auto" else preferred
+    chosen = _automatic(device, dtype, widest_head) if preferred == "auto" else preferred
     reports = BackendReports()
     for name in NAMES:
         reason = reasons[name] or _ABOUT[name]
@@ -81,7 +80,7 @@ def resolve(requested: str, device: torch.device, dtype: torch.dtype, widest: in
     """The backend for a call with heads up to `widest` numbers wide; an error when it cannot run."""
     name, source = _preferred(requested)
     if name == "auto":
-        name = "triton" if device.type == "cuda" and why_not("triton", device, dtype, widest) is None else "chunked"
+        name = _automatic(device, dtype, widest)
         if (device.type, name) not in _logged:
             _logged.add((device.type, name))
             _log.info("xor_attention on %s: backend %s (%s)", device.type, name, _ABOUT[name])
@@ -103,6 +102,11 @@ def why_not(name: str, device: torch.device, dtype: torch.dtype, widest: int = 0
     if widest > triton_backend.WIDEST_HEAD:
         return f"heads are {widest} wide, its limit is {triton_backend.WIDEST_HEAD}; use backend='chunked'"
     return triton_backend.why_not(device, dtype)
+
+
+def _automatic(device: torch.device, dtype: torch.dtype, widest: int) -> str:
+    on_gpu = device.type == "cuda" and why_not("triton", device, dtype, widest) is None
+    return "triton" if on_gpu else "chunked"
 
 
 def _preferred(requested: str) -> tuple[str, str]:

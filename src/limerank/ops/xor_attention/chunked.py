@@ -61,10 +61,7 @@ def _pool_softmax(q_t: Tensor, k_s: Tensor, v_s: Tensor, bounds: list[int], scal
     peak = total.new_full(total.shape[:3], -torch.inf)
     mass = torch.zeros_like(peak)
     for piece in _cut(bounds, q_t):
-        scores = _links(piece, q_t) * scale @ _rows(piece, k_s).mT
-        real = piece.real(scores.device)
-        if real is not None:
-            scores.masked_fill_(~real, -torch.inf)
+        scores = _hide_padding(piece, _links(piece, q_t) * scale @ _rows(piece, k_s).mT)
         before = peak[piece.users]
         now = torch.maximum(before, scores.amax(-1))
         weights = scores.sub_(now[..., None]).exp_()
@@ -119,10 +116,7 @@ def pool_backward(
         d_out = _links(piece, d_out_t)
         scores = queries @ keys.mT
         if activation == "softmax":
-            real = piece.real(scores.device)
-            if real is not None:
-                scores.masked_fill_(~real, -torch.inf)  # a padded score of 0 may be far above the user's own
-            weights = scores.sub_(_links(piece, lse_t[..., None])).exp_()
+            weights = _hide_padding(piece, scores).sub_(_links(piece, lse_t[..., None])).exp_()
             d_scores = _softmax_gradient(weights, d_out, _links(piece, out_t), values)
         else:
             d_out = d_out / lengths[piece.users]
@@ -166,6 +160,12 @@ def spread_backward(
     if activation == "silu":
         d_v_t /= links
     return d_q_s, _as_links(d_k_t.mul_(scale), k_t), _as_links(d_v_t, v_t)
+
+
+def _hide_padding(piece: Piece, scores: Tensor) -> Tensor:
+    """Scores of padded rows become minus infinity: their 0 would count, and may be far above the user's own."""
+    real = piece.real(scores.device)
+    return scores if real is None else scores.masked_fill_(~real, -torch.inf)
 
 
 def _softmax_gradient(weights: Tensor, d_out: Tensor, out: Tensor, values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from limerank.ops.link_pool.absorbed import absorb_keys
 from limerank.ops.link_pool.pool import add_scores
 from limerank.ops.link_pool.state import PoolState
 from limerank.ops.xor_layer.weights import XorLayerWeights
@@ -98,8 +99,7 @@ class AbsorbedChunks(Chunks):
     def _absorb(self, name: str, links: Tensor) -> tuple[Tensor, Tensor]:
         """[d, H * l] and [H * l]: a projection times the links [H, l, a] it will meet."""
         weight, bias = self.weights.part(name)
-        per_head = weight.unflatten(0, (self.heads, -1))
-        matrix = torch.bmm(links, per_head).flatten(0, 1).T
+        matrix = absorb_keys(links, weight, 1.0).flatten(0, 1).T
         return matrix, torch.bmm(links, bias.view(self.heads, -1, 1)).flatten()
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
