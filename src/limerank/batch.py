@@ -80,22 +80,28 @@ class Features:
 class History:
     """The histories (paper: UIH, E) of a batch of requests, end to end.
 
-    Item features are held once per distinct item; event j of the batch is item `item_of_event[j]` of `items`.
+    Item features are held once per distinct item; event j of the batch is item `item_of_event[j]` of `items`. `times`
+    [sum_n] are milliseconds since 1970 (int64), where the log knows when its events happened.
     """
 
     items: Features
     item_of_event: Tensor
     events: Features
     offsets: Tensor
+    times: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class UserInputs:
-    """All a ranker may know of the user side: user features, request context (E^C) and history. No candidates."""
+    """All a ranker may know of the user side: user features, request context (E^C) and history. No candidates.
+
+    `times` [B] is the moment of each request, in milliseconds since 1970 (int64), where the log knows it.
+    """
 
     users: Features
     context: Features
     history: History
+    times: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -125,6 +131,8 @@ class RequestBatch:
 
 
 def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):

@@ -33,7 +33,7 @@ def test_segment_sum_and_row_of(sizes: list[int]) -> None:
     values = torch.randn(int(offsets[-1]), 2, dtype=torch.float64)
     expected = torch.stack([values[a:b].sum(0) for a, b in offsets.unfold(0, 2, 1)])
     torch.testing.assert_close(segment_sum(values, offsets), expected)
-    assert row_of(offsets).tolist() == [i for i, n in enumerate(sizes) for _ in range(n)]
+    assert row_of(offsets, sum(sizes)).tolist() == [i for i, n in enumerate(sizes) for _ in range(n)]
 
 
 @given(lengths)

@@ -13,7 +13,19 @@ from limerank.models.mha import MHA
 from limerank.models.ttsn import TTSN
 from limerank.schema import FeatureSpace
 
-RANKERS: Mapping[str, type[Ranker]] = {ranker.name: ranker for ranker in (TTSN, MHA, LimeMHA)}
+RANKERS: Mapping[str, type[Ranker]] = {
+    ranker.name: ranker
+    for ranker in (
+        # two towers
+        TTSN,
+        # target attention
+        MHA,
+        # sequence encoders
+        # linear and low-rank attention
+        # links
+        LimeMHA,
+    )
+}
 
 __all__ = ["RANKERS", "FoldedUser", "ItemState", "Ranker", "RankerOptions", "UserState", "build_ranker", "check_model"]
 

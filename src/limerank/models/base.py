@@ -5,22 +5,27 @@
     interact      UserState x ItemState -> o_c   [candidates, d]
     score         o_c and both sides -> logits   [candidates, tasks]
 
-`forward` composes the four and is what training calls; serving calls the same four, or `fold` for factorized rankers.
+`forward` composes the four; training minimizes `loss`, which adds a ranker's own loss term if it has one. Serving calls
+the same four, or `fold` where the interaction is linear in the item row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from limerank.batch import Features, RequestBatch, UserInputs
+from limerank.nn.encodings import Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
+
+Family = Literal["two-tower", "target-attention", "sequence", "linear-attention", "lime"]
 
 
 class RankerOptions(BaseModel):
@@ -35,18 +40,29 @@ class RankerOptions(BaseModel):
         default=(64,), min_length=1, description="hidden widths of the interaction network"
     )
     unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="share of indices trained as 'unknown'")
+    encoding: Encoding = Field(default="none", description="what is added to E_j for its place or time")
+    positions: int = Field(default=1024, ge=1, description="rows of a position table; later events share the last")
 
 
 class AttentionOptions(RankerOptions):
     """Options of rankers with attention heads."""
 
     heads: int = Field(default=4, ge=1)
+    query_width: int | None = Field(
+        default=None, ge=1, description="width of queries and keys, all heads together; default: width"
+    )
     sharpness: float = Field(default=3.0, gt=0, description="standard deviation of attention scores at the start")
 
+    @property
+    def query_key_width(self) -> int:
+        """H * d_a, the paper's QK dimension."""
+        return self.query_width or self.width
+
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> AttentionOptions:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
+    def _heads_divide_widths(self) -> AttentionOptions:
+        for name, width in (("width", self.width), ("query_width", self.query_key_width)):
+            if width % self.heads:
+                raise ValueError(f"{name} {width} cannot be split into {self.heads} heads")
         return self
 
 
@@ -87,14 +103,22 @@ class Ranker(nn.Module):
     """A user encoder, an item encoder, an interaction and a head."""
 
     name: ClassVar[str]
+    family: ClassVar[Family]
     options_type: ClassVar[type[RankerOptions]]
-    factorized: ClassVar[bool]
-    """Whether the interaction is an item row times a user matrix, so that `fold` exists."""
+    factorized: ClassVar[bool] = False
+    """Whether the interaction is an item row, the same for all users, times a user matrix: O(1) in the history."""
+    foldable: ClassVar[bool] = False
+    """Whether it is linear in the item row besides, so that `fold` exists."""
+    ordered: ClassVar[bool] = False
+    """Whether the order of the history matters even without an encoding."""
 
     def __init__(self, space: FeatureSpace, tasks: int, options: RankerOptions) -> None:
         super().__init__()
         self.options = options
         self.tasks = tasks
+        self.encoding = (
+            None if options.encoding == "none" else HistoryEncoding(options.encoding, options.width, options.positions)
+        )
         self.item_tower = ItemTower(
             space.item,
             space.event,
@@ -107,12 +131,25 @@ class Ranker(nn.Module):
             space.user, space.context, embedding_width=options.embedding_width, unknown_rate=options.unknown_rate
         )
         self.head = InteractionHead(
-            interaction_width=options.width,
+            interaction_width=self.interaction_width(),
             item_width=options.width,
             user_width=self.context_tower.output_width,
             hidden=options.head,
             tasks=tasks,
         )
+
+    def interaction_width(self) -> int:
+        """The width of o_c."""
+        return self.options.width
+
+    def row_shape(self) -> tuple[int, int]:
+        """Heads and weights per head of an item row; what a factorized ranker's cost depends on."""
+        return 1, 0
+
+    def history(self, inputs: UserInputs) -> Tensor:
+        """E [sum_n, d], encodings included."""
+        embedded = self.item_tower.history(inputs.history)
+        return embedded if self.encoding is None else self.encoding(embedded, inputs)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         """The user stage: once per request, independent of the candidates."""
@@ -127,12 +164,16 @@ class Ranker(nn.Module):
         raise TypeError(f"{type(self).__name__} defines no interaction")
 
     def fold(self, user: UserState) -> list[FoldedUser]:
-        """One folded user per request; only factorized rankers have it."""
-        raise TypeError(f"{type(self).__name__} is not factorized and cannot be folded")
+        """One folded user per request; only foldable rankers have it."""
+        raise TypeError(f"{type(self).__name__} is not linear in the item rows and cannot be folded")
 
-    def row_parameters(self) -> list[nn.Parameter]:
-        """The parameters `item_rows` reads, besides the item tower's."""
+    def row_parameters(self) -> list[Tensor]:
+        """The parameters and buffers `item_rows` reads, besides the item tower's."""
         return []
+
+    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
+        """A loss term of the ranker's own; `items` are the candidates' states, in batch order."""
+        return None
 
     def encode_items(self, items: Features) -> ItemState:
         """The item stage: independent of any user."""
@@ -141,19 +182,30 @@ class Ranker(nn.Module):
 
     def score(self, interaction: Tensor, items: ItemState, user: UserState, candidate_offsets: Tensor) -> Tensor:
         """logits [candidates, tasks]."""
-        user_share = user.share.index_select(0, row_of(candidate_offsets))
+        user_share = user.share.index_select(0, row_of(candidate_offsets, interaction.shape[0]))
         logits: Tensor = self.head(interaction, items.share, user_share)
         return logits
 
     def forward(self, batch: RequestBatch) -> Tensor:
         """logits [candidates, tasks] of a batch of requests."""
+        return self._stages(batch)[2]
+
+    def loss(self, batch: RequestBatch) -> Tensor:
+        """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term."""
+        user, items, logits = self._stages(batch)
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        own = self.auxiliary_loss(user, items, batch)
+        return loss if own is None else loss + own
+
+    def _stages(self, batch: RequestBatch) -> tuple[UserState, ItemState, Tensor]:
         user = self.encode_user(batch.inputs)
         items = self.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
         interaction = self.interact(user, items, batch.candidates.offsets)
-        return self.score(interaction, items, user, batch.candidates.offsets)
+        return user, items, self.score(interaction, items, user, batch.candidates.offsets)
 
-    def item_side_parameters(self) -> dict[str, nn.Parameter]:
-        """Exactly the parameters that item rows depend on, by name: their hash ties rows to weights."""
+    def item_side_parameters(self) -> dict[str, Tensor]:
+        """Exactly the parameters and buffers that item rows depend on, by name: their hash ties rows to weights."""
         mine = [*self.item_tower.item_parameters(), *self.row_parameters(), *self.head.from_item.parameters()]
-        identities = {id(parameter) for parameter in mine}
-        return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in identities}
+        identities = {id(tensor) for tensor in mine}
+        named: list[tuple[str, Tensor]] = [*self.named_parameters(), *self.named_buffers()]
+        return {name: tensor for name, tensor in named if id(tensor) in identities}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
@@ -18,18 +18,18 @@ class MHA(Ranker):
     """
 
     name = "mha"
+    family = "target-attention"
     options_type = AttentionOptions
-    factorized = False
     options: AttentionOptions
 
     def __init__(self, space: FeatureSpace, tasks: int, options: AttentionOptions) -> None:
         super().__init__(space, tasks, options)
-        self.to_queries = HeadProjection(options.width, options.heads, outputs=1)
-        self.to_keys_values = HeadProjection(options.width, options.heads, outputs=2)
+        self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
+        self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)
         start_aligned([self.to_queries], [self.to_keys_values], options.sharpness)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        keys, values = self.to_keys_values(self.item_tower.history(inputs.history))
+        keys, values = self.to_keys_values(self.history(inputs))
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((keys, values), self.head.from_user(context), inputs.history.offsets)
 
@@ -41,9 +41,10 @@ class MHA(Ranker):
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         keys, values = user.memory
         queries = split_heads(items.rows, self.options.heads)
-        if user.offsets is None or len(user.offsets) == 2:
+        if candidate_offsets.shape[0] == 2:
             return attend_one(queries, keys, values).flatten(1)
+        assert user.offsets is not None
         return attend_jagged(queries, candidate_offsets, keys, values, user.offsets).flatten(1)
 
-    def row_parameters(self) -> list[nn.Parameter]:
+    def row_parameters(self) -> list[Tensor]:
         return list(self.to_queries.parameters())

@@ -22,13 +22,15 @@ class TTSN(Ranker):
     """o_c = sum_j E_j for every candidate (paper, "Baselines": sum-pooling of all history embeddings)."""
 
     name = "ttsn"
+    family = "two-tower"
     options_type = TTSNOptions
     factorized = True
+    foldable = True
     options: TTSNOptions
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         offsets = inputs.history.offsets
-        pooled = segment_sum(self.item_tower.history(inputs.history), offsets)
+        pooled = segment_sum(self.history(inputs), offsets)
         if self.options.pooling == "mean":
             pooled = pooled / offsets.diff().clamp(min=1)[:, None]
         context = self.context_tower(inputs.users, inputs.context)
@@ -38,7 +40,7 @@ class TTSN(Ranker):
         return items.new_zeros(len(items), 0)
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
-        return user.memory[0].index_select(0, row_of(candidate_offsets))
+        return user.memory[0].index_select(0, row_of(candidate_offsets, items.rows.shape[0]))
 
     def fold(self, user: UserState) -> list[FoldedUser]:
         offset = self.head.from_interaction(user.memory[0]) + user.share

@@ -18,33 +18,33 @@ def split_heads(rows: Tensor, *groups: int) -> Tensor:
 
 
 class HeadProjection(nn.Module):
-    """LayerNorm, then one linear map per output, split into heads: [..., d] to `outputs` tensors [..., H, d / H]."""
+    """LayerNorm, then one linear map per output, split into heads: [..., d] to tensors [..., H, output / H]."""
 
-    def __init__(self, width: int, heads: int, outputs: int) -> None:
+    def __init__(self, width: int, heads: int, *outputs: int) -> None:
         super().__init__()
         self.heads = heads
         self.outputs = outputs
         self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.linear = nn.Linear(width, outputs * width)
-        for output in range(outputs):
-            self.start_from(torch.nn.init.xavier_uniform_(torch.empty(width, width)), output)
+        self.linear = nn.Linear(width, sum(outputs))
+        with torch.no_grad():
+            for weight in self.linear.weight.split(outputs):
+                nn.init.xavier_uniform_(weight)
         nn.init.zeros_(self.linear.bias)
 
-    def start_from(self, matrix: Tensor, output: int = 0) -> None:
-        """Set the initial weight [d, d] of one output."""
+    def start_from(self, matrix: Tensor) -> None:
+        """Set the initial weight [outputs[0], d] of the first output."""
         with torch.no_grad():
-            self.linear.weight[output * len(matrix) : (output + 1) * len(matrix)].copy_(matrix)
+            self.linear.weight[: self.outputs[0]].copy_(matrix)
 
     def tensors(self) -> HistoryProjection:
         """The parameters of a projection to keys and values, as streaming ops take them."""
-        key_weight, value_weight = self.linear.weight.chunk(2)
-        _, value_bias = self.linear.bias.chunk(2)
+        key_weight, value_weight = self.linear.weight.split(self.outputs)
+        _, value_bias = self.linear.bias.split(self.outputs)
         return HistoryProjection(self.norm.weight, self.norm.bias, EPSILON, key_weight, value_weight, value_bias)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
         projected: Tensor = self.linear(self.norm(rows))
-        outputs: tuple[Tensor, ...] = split_heads(projected, self.outputs, self.heads).unbind(-3)
-        return outputs
+        return tuple(split_heads(output, self.heads) for output in projected.split(self.outputs, dim=-1))
 
 
 def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float) -> None:
@@ -54,8 +54,8 @@ def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sha
     the links as landmarks. `sharpness` scales the queries: the standard deviation of the initial scores. The first
     output of each projection is set. docs/decisions/0003-aligned-start.md has the measurements.
     """
-    width = queries[0].linear.in_features
-    rotation = nn.init.orthogonal_(torch.empty(width, width))
+    width, outputs = queries[0].linear.in_features, queries[0].outputs[0]
+    rotation = nn.init.orthogonal_(torch.empty(outputs, width))
     for projection in queries:
         projection.start_from(sharpness * rotation)
     for projection in keys:

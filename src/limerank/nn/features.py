@@ -130,4 +130,4 @@ class ContextTower(nn.Module):
             parts.append(self.user_embedding(users))
         if self.context_embedding is not None:
             parts.append(self.context_embedding(context))
-        return torch.cat(parts, dim=1) if parts else torch.ones(len(users), 1)
+        return torch.cat(parts, dim=1) if parts else users.indices.new_ones(len(users), 1).float()

@@ -6,20 +6,24 @@ import torch
 from torch import Tensor
 
 
-def row_of(offsets: Tensor) -> Tensor:
-    """For every value of a jagged tensor, the number of the list it belongs to."""
-    lists = torch.arange(len(offsets) - 1, device=offsets.device)
-    return torch.repeat_interleave(lists, offsets.diff())
+def row_of(offsets: Tensor, count: int) -> Tensor:
+    """For every value of a jagged tensor of `count` values, the number of the list it belongs to."""
+    lists = torch.arange(offsets.shape[0] - 1, device=offsets.device)
+    return torch.repeat_interleave(lists, offsets.diff(), output_size=count)
 
 
 def pad(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Jagged [sum_n, ...] to zero-padded [B, n_max, ...], and the places of the values in the flattened result."""
+    count, lists = values.shape[0], offsets.shape[0] - 1
+    places = torch.arange(count, device=offsets.device)
+    if lists == 1 and count:
+        return values[None], places
     lengths = offsets.diff()
-    longest = max(int(lengths.max()), 1) if len(lengths) else 1
-    first = torch.arange(len(lengths), device=offsets.device) * longest
-    places = torch.arange(len(values), device=offsets.device) + torch.repeat_interleave(first - offsets[:-1], lengths)
-    flat = values.new_zeros(len(lengths) * longest, *values.shape[1:]).index_copy(0, places, values)
-    return flat.view(len(lengths), longest, *values.shape[1:]), places
+    longest = max(int(lengths.max()), 1) if lists else 1
+    first = torch.arange(lists, device=offsets.device) * longest
+    places = places + torch.repeat_interleave(first - offsets[:-1], lengths, output_size=count)
+    flat = values.new_zeros(lists * longest, *values.shape[1:]).index_copy(0, places, values)
+    return flat.view(lists, longest, *values.shape[1:]), places
 
 
 def unpad(padded: Tensor, places: Tensor) -> Tensor:
@@ -39,4 +43,7 @@ def valid_mask(offsets: Tensor, longest: int) -> Tensor:
 
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     """The sum of each list: jagged [sum_n, d] to [B, d]; an empty list sums to zero."""
-    return values.new_zeros(len(offsets) - 1, values.shape[1]).index_add(0, row_of(offsets), values)
+    if offsets.shape[0] == 2:
+        return values.sum(0, keepdim=True)
+    count = values.shape[0]
+    return values.new_zeros(offsets.shape[0] - 1, values.shape[1]).index_add(0, row_of(offsets, count), values)

@@ -24,9 +24,12 @@ def choose_path(ranker: Ranker, candidates: int) -> ScoringPath:
     """The cheapest exact path for this many candidates, by counted FLOP."""
     if not ranker.factorized:
         return "uncached"
-    links = getattr(ranker.options, "links", 0)
-    heads = getattr(ranker.options, "heads", 1)
-    cost = scoring_cost(heads=heads, links=links, value_width=ranker.options.width, hidden=ranker.options.head[0])
+    if not ranker.foldable:
+        return "plain"
+    heads, weights = ranker.row_shape()
+    cost = scoring_cost(
+        heads=heads, links=weights, value_width=ranker.interaction_width(), hidden=ranker.options.head[0]
+    )
     return "folded" if cost.fold_pays(candidates) else "plain"
 
 
@@ -40,7 +43,7 @@ def request_head(ranker: Ranker, user: UserState, path: ScoringPath) -> RequestH
     def interact(rows: Tensor) -> Tensor:
         # the interaction reads rows only, the share joins in the head's first layer
         items = ItemState(rows, rows.new_zeros(len(rows), 0))
-        return ranker.interact(user, items, torch.tensor([0, len(rows)]))
+        return ranker.interact(user, items, torch.tensor([0, len(rows)], device=rows.device))
 
     return RequestHead(ranker.head.from_interaction.weight.T, user.share[0], layers, interact)
 

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 
 from limerank import files
 from limerank.config import RunConfig, TrainConfig
@@ -113,7 +112,7 @@ def _one_epoch(
     ranker.train()
     total, rows = 0.0, 0
     for batch in loader:
-        loss = functional.binary_cross_entropy_with_logits(ranker(batch), batch.labels)
+        loss = ranker.loss(batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
