@@ -55,16 +55,25 @@ def ranker(request: pytest.FixtureRequest, log: EventLog) -> Ranker:
     return ranker.eval()
 
 
+class Runs(dict[str, Run]):
+    """A ranker is trained when it is first asked for: a session needs few of them."""
+
+    def __init__(self, log: EventLog, folder: Path) -> None:
+        super().__init__()
+        self.log = log
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Run:
+        settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
+        config = RunConfig(dataset=self.log.path, model={"name": name}, train=settings, seed=1)
+        self[name] = train(config, self.folder / name, Progress(quiet=True))
+        return self[name]
+
+
 @pytest.fixture(scope="session")
 def runs(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """One short run of every ranker."""
-    folder = tmp_path_factory.mktemp("runs")
-    settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
-    quiet = Progress(quiet=True)
-    return {
-        name: train(RunConfig(dataset=log.path, model={"name": name}, train=settings, seed=1), folder / name, quiet)
-        for name in RANKERS
-    }
+    """One short run of every ranker, by name."""
+    return Runs(log, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

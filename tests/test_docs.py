@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic.fields import FieldInfo
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.sources.table import Description, read_description
 from limerank.models import RANKERS, check_model
+from limerank.models.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -25,16 +27,41 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_configuration_page_lists_every_key_with_its_default() -> None:
+    """`model.key` for the default that rankers share, `<ranker>.key` where one differs, and no row too many."""
     text = (ROOT / "docs/reference/configuration.md").read_text()
-    listed = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", text, re.MULTILINE))
-    defaults = {f"train.{name}": field.default for name, field in TrainConfig.model_fields.items()}
+    listed = {
+        key: yaml.safe_load(shown) for key, shown in re.findall(r"^\| `([\w.-]+)` \| ([^|]+?) \|", text, re.MULTILINE)
+    }
+    assert {"dataset", "model.name"} <= set(listed)
+    used = {"dataset", "model.name"}
+
+    def check(field: FieldInfo, *keys: str) -> None:
+        key = next(key for key in keys if key in listed)
+        value = field.get_default(call_default_factory=True)
+        assert listed[key] == (list(value) if isinstance(value, tuple) else value), keys
+        used.add(key)
+
+    for name in ("seed", "preset"):
+        check(RunConfig.model_fields[name], name)
+    for name, field in TrainConfig.model_fields.items():
+        check(field, f"train.{name}")
     for ranker in RANKERS.values():
-        defaults |= {f"model.{name}": field.default for name, field in ranker.options_type.model_fields.items()}
-    expected = set(defaults) | {"dataset", "seed", "model.name"}
-    assert set(listed) == expected
-    for key, value in defaults.items():
-        shown = yaml.safe_load(listed[key])
-        assert shown == (list(value) if isinstance(value, tuple) else value), key
+        for name, field in ranker.options_type.model_fields.items():
+            check(field, f"{ranker.name}.{name}", f"model.{name}")
+    assert set(listed) == used
+    for known in RANKERS:
+        assert f"`{known}`" in text
+
+
+def test_configuration_page_shows_the_presets() -> None:
+    text = (ROOT / "docs/reference/configuration.md").read_text()
+    keys = ["learning_rate", "batch_requests", "heads", "epochs", "width", "links", "max_history", "head"]
+    table = re.search(r"^\| \| (.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    names, _, *rows = ([cell.strip(" `") for cell in line.split("|")[2:-1]] for line in table[0].strip().splitlines())
+    assert names == list(PRESETS)
+    for place, preset in enumerate(PRESETS.values()):
+        assert [yaml.safe_load(row[place]) for row in rows] == [preset.model_dump(mode="json")[key] for key in keys]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.yaml")), ids=lambda path: path.name)

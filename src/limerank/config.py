@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +42,9 @@ class RunConfig(BaseModel):
     model: dict[str, Any] = Field(description="'name' of the ranker, and its options")
     train: TrainConfig = TrainConfig()
     seed: int = Field(default=1, ge=0, lt=2**32)
+    preset: str | None = Field(
+        default=None, exclude=True, description="where values came from; they are filled in, so it is not written down"
+    )
 
 
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
@@ -104,9 +107,20 @@ def validate(
         raise error(f"{where}: {_explain(config, invalid)}") from None
 
 
-def load_run_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """A run configuration from a YAML file and overrides; a relative dataset path is relative to the file."""
+def load_run_config(
+    path: Path,
+    overrides: Sequence[str] = (),
+    complete: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None,
+) -> RunConfig:
+    """A run configuration from a YAML file and overrides; a relative dataset path is relative to the file.
+
+    `complete` fills in a preset (limerank.models.presets); without it there must be none.
+    """
     values = apply_overrides(read_yaml(path), overrides)
+    if complete is not None:
+        values = complete(values, str(path))
+    elif values.get("preset") is not None:
+        raise UsageError(f"{path}: key 'preset': a finished run has none, its values are filled in")
     config = validate(RunConfig, values, str(path))
     if not config.dataset.is_absolute() and not any(o.startswith("dataset=") for o in overrides):
         config = config.model_copy(update={"dataset": (path.parent / config.dataset)})

@@ -76,12 +76,12 @@ def test_mha_against_torch_multihead_attention(log: EventLog) -> None:
 def test_lime_mha_against_its_equations_written_as_loops(log: EventLog) -> None:
     ranker, batch = setting(log, "lime-mha")
     assert isinstance(ranker, LimeMHA)
-    heads, links = ranker.options.heads, ranker.links.embeddings
+    heads, links = ranker.options.heads, ranker.links()
     size = ranker.options.width // heads
     context = ranker.context_tower(batch.inputs.users, batch.inputs.context)
     targets = ranker.item_tower.candidates(batch.candidates.items)
     embedded = ranker.item_tower.history(batch.inputs.history)
-    mix = ranker.links
+    mix = ranker.context_mix
 
     def project(module: HeadProjection, rows: torch.Tensor, output: int = 0) -> torch.Tensor:
         linear, width = module.linear, rows.shape[-1]

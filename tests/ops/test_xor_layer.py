@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limerank.errors import ArgumentError
-from limerank.nn.xor import XorLayer, XorStack
+from limerank.nn.xor import XorDesign, XorLayer, XorStack
 from limerank.ops.cost import absorption
 from limerank.ops.xor_layer import fused, fused_xor_layer, fused_xor_stack
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, ProjectedChunks
@@ -25,7 +25,7 @@ ACTIVATIONS = ("silu", "softmax")
 def stack(layers: int = 3, width: int = 16, heads: int = 4, activation: Any = "silu", seed: int = 0) -> XorStack:
     """A stack in which every parameter differs from its start, norms and biases included."""
     torch.manual_seed(seed)
-    made = XorStack(width, heads, layers, activation).double().eval()
+    made = XorStack(width, heads, layers, XorDesign(activation=activation)).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -216,7 +216,7 @@ def test_bad_input_names_the_argument_and_both_shapes(change: Callable[[dict[str
 def test_modules_refuse_what_they_cannot_compute() -> None:
     """An unknown activation, heads that do not divide the width, offsets of other users: before anything runs."""
     with pytest.raises(ArgumentError, match="activation: no 'softmx'; did you mean 'softmax'?"):
-        XorStack(16, 4, 2, "softmx")  # type: ignore[arg-type]
+        XorStack(16, 4, 2, XorDesign(activation="softmx"))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="width 30 cannot be split into 4 heads"):
         XorStack(30, 4, 2)
     sources, links, offsets = inputs([3, 4])

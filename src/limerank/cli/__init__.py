@@ -13,6 +13,7 @@ from limerank.cli import (
     bundle,
     data,
     init,
+    models,
     prepare,
     prepare_fuxictr,
     prepare_kuairand,
@@ -60,6 +61,7 @@ quickstart.register(app)
 init.register(app)
 app.add_typer(prepare.prepare_app, name="prepare")
 data.register(app)
+models.register(app)
 training.register(app)
 rank.register(app)
 app.add_typer(bundle.app, name="bundle")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ from limerank.errors import UsageError
 if TYPE_CHECKING:
     from limerank.serve.engine import Event, Ranking
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -38,7 +41,17 @@ def rank(
     context: Annotated[str, typer.Option(help="Context features, for example device=phone,hour=20.")] = "",
     event: Annotated[
         list[str] | None,
-        typer.Option(help="Something the user just did, for example item=i7,clicked=1. Repeatable; not stored."),
+        typer.Option(
+            help="Something the user did since, for example item=i7,clicked=1; time=... says when, default: --now. "
+            "Repeatable, in order; not stored."
+        ),
+    ] = None,
+    now: Annotated[
+        str | None,
+        typer.Option(
+            help="The moment of the request: 2026-01-31T12:00:00Z or milliseconds since 1970; default: the latest time "
+            "the bundle or an event knows."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 10,
     task: Annotated[str | None, typer.Option(help="Task to order by; default: the first.")] = None,
@@ -57,6 +70,7 @@ def rank(
     request: dict[str, Any] = {
         "context": parse_pairs(context, "--context"),
         "events": [_event(text) for text in event or ()],
+        "now": None if now is None else _milliseconds(now, f"--now {now}"),
         "limit": limit,
         "task": task,
     }
@@ -91,7 +105,22 @@ def _event(text: str) -> Event:
     if "item" not in pairs:
         raise UsageError(f"--event {text}: needs item=ID")
     features: dict[str, Any] = dict(pairs)
-    return Event(features.pop("item"), features)
+    item, time = features.pop("item"), features.pop("time", None)
+    return Event(item, features, None if time is None else _milliseconds(time, f"--event {text}"))
+
+
+def _milliseconds(text: str, option: str) -> int:
+    """Milliseconds since 1970, from just that or from an ISO 8601 time; UTC where it names no zone, as in logs."""
+    try:
+        if text.isascii() and text.isdigit():
+            return int(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{option}: '{text}' is not a time; write 2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(milliseconds=1)
 
 
 def _show(user: str, ranking: Ranking) -> None:

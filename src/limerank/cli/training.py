@@ -41,13 +41,14 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
-    from limerank.config import load_run_config
+    from limerank.models.presets import load_with_preset
     from limerank.train.trainer import train as run_training
 
     use_threads(threads)
-    run = run_training(
-        load_run_config(config, overrides or ()), out, progress_for(as_json), overwrite=overwrite, where=str(config)
-    )
+    asked, progress = load_with_preset(config, overrides or []), progress_for(as_json)
+    if asked.preset is not None:
+        progress.say(f"preset {asked.preset}: the paper's values, where neither {config} nor --set has others")
+    run = run_training(asked, out, progress, overwrite=overwrite, where=str(config))
     record = run.record
     if as_json:
         emit_json({"run": str(out), **record.model_dump()})
@@ -77,11 +78,12 @@ def evaluate(
     opened = Run.open(run)
     log = opened.dataset()
     _say_if_grown(opened, log, as_json)
-    loader = evaluation_loader(log, Part(part), opened.config.train.max_history)
+    ranker = opened.ranker(log)
+    loader = evaluation_loader(log, Part(part), opened.config.train.max_history, ranker.needs_times)
     if not len(loader):
         raise DataError(f"{opened.config.dataset}: has no {part} part (it selects on the test part); use --part test")
     with progress_for(as_json).bar("evaluating", len(loader)) as bar:
-        metrics = evaluate_ranker(opened.ranker(log), loader, bar)
+        metrics = evaluate_ranker(ranker, loader, bar)
     best = oracle(loader)
     if as_json:
         dumped = {name: metric.model_dump() for name, metric in metrics.items()}

@@ -37,7 +37,8 @@ class RequestLoader:
 
     Requests of similar history length share a batch. With a `seed`, the order is a function of seed and pass number
     alone, so a loader that starts at another's `position` goes on exactly as that one would have. `prefetch` batches
-    are assembled in the background while the last one is being used; where there is a GPU they are pinned.
+    are assembled in the background while the last one is being used; where there is a GPU they are pinned. Times of
+    events and requests are read only `with_times`: for rankers that need none they would be the widest column.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class RequestLoader:
         seed: int | None = None,
         prefetch: int = 0,
         position: Position | None = None,
+        with_times: bool = False,
     ) -> None:
         self.log = log
         self.batch_requests = batch_requests
@@ -57,12 +59,14 @@ class RequestLoader:
         self.seed = seed
         self.prefetch = prefetch
         self.position = position or Position()
+        self.with_times = with_times
         self.requests = log.requests_in(part)
         self.history = HistoryIndex(log)
         self._pin = torch.cuda.is_available()
         self._user = log.column("requests/user")
         self._start = log.column("requests/start")
         self._item = log.column("events/item")
+        self._time = log.column("events/time") if log.schema.time is not None else None
         self._context_columns = log.role_columns(Role.CONTEXT)
         self._labels = [log.column(f"events/label.{task.name}") for task in log.schema.tasks]
 
@@ -115,6 +119,7 @@ class RequestLoader:
     def user_inputs(self, requests: Ints) -> UserInputs:
         """The user side of these requests: features, context and history strictly before each request's moment."""
         rows, offsets = self.history.rows(requests, self.max_history)
+        happened, asked = (self.history.time, self._time) if self.with_times else (None, None)
         return UserInputs(
             users=self.log.user_table.take(torch.from_numpy(self._user[requests].astype(np.int64))),
             context=_stack([column[self._start[requests]] for column in self._context_columns], len(requests)),
@@ -123,7 +128,9 @@ class RequestLoader:
                 rows.take(self.history.item),
                 _stack([rows.take(column) for column in self.history.events], len(rows)),
                 offsets,
+                None if happened is None else rows.take(happened),
             ),
+            times=None if asked is None else torch.from_numpy(asked[self._start[requests]]),
         )
 
     def _candidates(self, requests: Ints) -> Ranges:
@@ -147,10 +154,22 @@ class RequestLoader:
                     future.cancel()
 
 
-def make_history(item_table: Features, item_rows: NDArray[np.integer], events: Features, offsets: Ints) -> History:
-    """A batch's history from item-table rows and encoded event features, items held once each."""
+def make_history(
+    item_table: Features,
+    item_rows: NDArray[np.integer],
+    events: Features,
+    offsets: Ints,
+    times: Ints | None = None,
+) -> History:
+    """A batch's history from item-table rows, encoded event features and times; items are held once each."""
     items, item_of_event = _shared(item_table, item_rows)
-    return History(items, item_of_event, events, offsets=torch.from_numpy(offsets.astype(np.int64)))
+    return History(
+        items,
+        item_of_event,
+        events,
+        offsets=torch.from_numpy(offsets.astype(np.int64)),
+        times=None if times is None else torch.from_numpy(times),
+    )
 
 
 def _shared(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:

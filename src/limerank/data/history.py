@@ -17,8 +17,8 @@ UNLIMITED = 2**62
 class HistoryIndex:
     """Pointers to histories. Those that follow from time are a user's earlier events, one range per segment.
 
-    Ready-made ones are one explicit range each. `item` and `events` are the columns the ranges point into, and `table`
-    holds the items they name.
+    Ready-made ones are one explicit range each. `item`, `events` and `time` are the columns the ranges point into (of
+    ready-made ones nobody knows the times), and `table` holds the items they name.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -27,6 +27,7 @@ class HistoryIndex:
         folder = "histories" if self.ready_made else "events"
         self.item: Column = log.column(f"{folder}/item")
         self.events: list[Column] = [log.column(f"{folder}/event.{e.name}") for e in log.encoders.of(Role.EVENT)]
+        self.time: Column | None = None if self.ready_made else log.column("events/time")
         self.table: Features = log.history_items if log.history_items is not None else log.item_table
         self._timed = log.schema.time is not None
         self._user = log.column("requests/user")

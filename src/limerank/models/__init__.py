@@ -8,9 +8,26 @@ from typing import Any
 from limerank.config import validate
 from limerank.errors import LimerankError, UsageError, did_you_mean
 from limerank.models.base import FoldedUser, ItemState, Ranker, RankerOptions, UserState
+from limerank.models.din import DIN
+from limerank.models.hstu import HSTU
+from limerank.models.inttower import IntTower
+from limerank.models.isab import ISAB
+from limerank.models.lightning import Lightning
+from limerank.models.lime_hstu import LimeHSTU
 from limerank.models.lime_mha import LimeMHA
+from limerank.models.lime_xor import LimeXOR
+from limerank.models.linear_attention import LinearAttention
+from limerank.models.linformer import Linformer
+from limerank.models.lrea import LREA
+from limerank.models.mamba import Mamba
 from limerank.models.mha import MHA
+from limerank.models.performer import Performer
+from limerank.models.pma import PMA
+from limerank.models.sasrec import SASRec
+from limerank.models.sim import SIM
+from limerank.models.truncated_mha import TruncatedMHA
 from limerank.models.ttsn import TTSN
+from limerank.models.twin import TWIN
 from limerank.schema import FeatureSpace
 
 RANKERS: Mapping[str, type[Ranker]] = {
@@ -18,12 +35,29 @@ RANKERS: Mapping[str, type[Ranker]] = {
     for ranker in (
         # two towers
         TTSN,
+        IntTower,
         # target attention
         MHA,
+        TruncatedMHA,
+        DIN,
+        SIM,
+        TWIN,
         # sequence encoders
+        SASRec,
+        HSTU,
+        Mamba,
         # linear and low-rank attention
+        LinearAttention,
+        Performer,
+        Lightning,
+        Linformer,
+        LREA,
         # links
         LimeMHA,
+        LimeXOR,
+        LimeHSTU,
+        PMA,
+        ISAB,
     )
 }
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import Features, RequestBatch, UserInputs
-from limerank.nn.encodings import Encoding, HistoryEncoding
+from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
 from limerank.ops.jagged import row_of
@@ -105,9 +105,9 @@ class Ranker(nn.Module):
     name: ClassVar[str]
     family: ClassVar[Family]
     options_type: ClassVar[type[RankerOptions]]
-    factorized: ClassVar[bool] = False
+    factorized: bool = False
     """Whether the interaction is an item row, the same for all users, times a user matrix: O(1) in the history."""
-    foldable: ClassVar[bool] = False
+    foldable: bool = False
     """Whether it is linear in the item row besides, so that `fold` exists."""
     ordered: ClassVar[bool] = False
     """Whether the order of the history matters even without an encoding."""
@@ -137,6 +137,11 @@ class Ranker(nn.Module):
             hidden=options.head,
             tasks=tasks,
         )
+
+    @property
+    def needs_times(self) -> bool:
+        """Whether the user stage reads when events happened."""
+        return self.options.encoding in TIMED
 
     def interaction_width(self) -> int:
         """The width of o_c."""

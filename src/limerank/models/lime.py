@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,17 +20,45 @@ from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
 from limerank.nn.attention import HeadProjection
-from limerank.nn.links import ContextualLinks
+from limerank.nn.links import ContextMix, Links, LinkSelection
 from limerank.schema import FeatureSpace
 
 
 class LimeOptions(AttentionOptions):
-    """Options of every LIME ranker."""
+    """Options of every LIME ranker; `pool` and `coarse_links` are the paper's future work and off by default."""
 
-    links: int = Field(default=32, ge=1, description="l, the number of link embeddings")
+    links: int = Field(default=32, ge=1, description="l, the number of link embeddings a request uses")
+    context: Literal["before", "after"] = Field(
+        default="before",
+        description="whether E^C enters the links before they read the history or after; after, the read links depend "
+        "on no context and can be kept between requests",
+    )
     candidate_activation: Literal["softmax", "silu"] = Field(
         default="softmax", description="phi of the candidate stage; SiLU is divided by the number of links"
     )
+    pool: int | None = Field(
+        default=None, ge=1, description="a larger pool of links, of which user and context select `links`"
+    )
+    coarse_links: int = Field(
+        default=0, ge=0, description="links of a coarse level, each the parent of links / coarse_links fine ones"
+    )
+
+    @model_validator(mode="after")
+    def _links_fit_together(self) -> LimeOptions:
+        if self.pool is not None and self.pool < self.links:
+            raise ValueError(f"pool {self.pool} is smaller than links {self.links}, which are selected from it")
+        if self.pool is not None and self.coarse_links:
+            raise ValueError("pool and coarse_links exclude each other")
+        if self.coarse_links and self.links % self.coarse_links:
+            raise ValueError(f"links {self.links} cannot be shared out among {self.coarse_links} coarse links")
+        if self.coarse_links and self.candidate_activation != "softmax":
+            raise ValueError("coarse_links need candidate_activation softmax: children share their parent's weight")
+        return self
+
+    @property
+    def all_links(self) -> int:
+        """The links a candidate has a weight for."""
+        return self.coarse_links + (self.pool or self.links)
 
 
 class LimeRanker(FactorizedRanker):
@@ -41,32 +69,54 @@ class LimeRanker(FactorizedRanker):
 
     def __init__(self, space: FeatureSpace, tasks: int, options: LimeOptions) -> None:
         super().__init__(space, tasks, options)
-        width, heads = options.width, options.heads
-        self.links = ContextualLinks(options.links, width, self.context_tower.output_width)
+        width, heads, context = options.width, options.heads, self.context_tower.output_width
+        self.links = Links(options.pool or options.links, width, options.coarse_links)
+        self.context_mix = ContextMix(width, context)
+        self.selection = None if options.pool is None else LinkSelection(context, options.pool, options.links)
         self.candidate_queries = HeadProjection(width, heads, options.query_key_width)
         self.link_keys = HeadProjection(width, heads, options.query_key_width)
         self.link_values = HeadProjection(width, heads, width)
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
-        """L^P [B, l, d] from contextual links [B, l, d] and the history."""
+        """L^P [B, l, d] from the links [B, l, d] that read the history."""
         raise TypeError(f"{type(self).__name__} personalizes no links")
 
     def row_shape(self) -> tuple[int, int]:
-        return self.options.heads, self.options.links
+        return self.options.heads, self.options.all_links
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         context = self.context_tower(inputs.users, inputs.context)
-        (values,) = self.link_values(self.personalize(self.links(context), inputs))
+        reading, chosen = self.reading_links(context)
+        personalized = self.personalize(reading, inputs)
+        if self.options.context == "after":
+            personalized = self.context_mix(personalized, context)
+        (values,) = self.link_values(personalized)
+        if self.selection is not None and chosen is not None:
+            values = self.selection.spread(values, *chosen)
         return UserState((values.transpose(1, 2),), self.head.from_user(context))
+
+    def reading_links(self, context: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The links [B, l, d] that read the history of each request; from a pool also which they are and their scale.
+
+        They are L^C, or L itself when the context comes after.
+        """
+        links = self.links()
+        chosen = None
+        if self.selection is not None:
+            chosen = self.selection(context)
+            links = links[chosen[0]]
+        if self.options.context == "before":
+            return self.context_mix(links, context), chosen
+        return links.expand(context.shape[0], -1, -1), chosen
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.candidate_queries(items)
-        (keys,) = self.link_keys(self.links.embeddings)
+        (keys,) = self.link_keys(self.links())
         scores = (queries.transpose(0, 1) @ keys.permute(1, 2, 0)) * queries.shape[-1] ** -0.5
         if self.options.candidate_activation == "silu":
-            weights = functional.silu(scores) / self.options.links
+            weights = functional.silu(scores) / self.options.all_links
         else:
-            weights = scores.softmax(-1)
+            weights = self.links.weights(scores)
         return weights.transpose(0, 1).flatten(1)
 
     def row_parameters(self) -> list[Tensor]:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker
 from limerank.nn.attention import HeadProjection, start_aligned
+from limerank.nn.recency import Recency, days_before_latest
 from limerank.ops.cost import absorption
 from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
 from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
+
+
+class LimeMHAOptions(LimeOptions):
+    """Options of LIME-MHA."""
+
+    recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 
 
 class LimeMHA(LimeRanker):
@@ -23,26 +31,33 @@ class LimeMHA(LimeRanker):
     """
 
     name = "lime-mha"
-    options_type = LimeOptions
+    options_type = LimeMHAOptions
+    options: LimeMHAOptions
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LimeOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LimeMHAOptions) -> None:
         super().__init__(space, tasks, options)
         width, heads, queries = options.width, options.heads, options.query_key_width
         self.link_queries = HeadProjection(width, heads, queries)
         self.history_keys_values = HeadProjection(width, heads, queries, width)
+        self.recency = Recency(heads) if options.recency else None
         start_aligned(
             queries=[self.link_queries, self.candidate_queries],
             keys=[self.history_keys_values, self.link_keys],
             sharpness=options.sharpness,
         )
 
+    @property
+    def needs_times(self) -> bool:
+        return self.options.recency or super().needs_times
+
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
-        (queries,) = self.link_queries(links)
         history, offsets = self.history(inputs), inputs.history.offsets
-        if self._absorbs(len(history), len(links)):
-            return self._pool_absorbed(queries, history, offsets).flatten(2)
+        (queries,) = self.link_queries(links)
+        if self._absorbs(history.shape[0], links.shape[0]):
+            return self._pool_absorbed(queries, history, inputs).flatten(2)
         keys, values = self.history_keys_values(history)
-        return attend_dense(queries, keys, values, offsets).flatten(2)
+        bias = None if self.recency is None else self.recency(inputs.history.times, offsets)
+        return attend_dense(queries, keys, values, offsets, bias).flatten(2)
 
     def _absorbs(self, events: int, requests: int) -> bool:
         """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""
@@ -51,14 +66,16 @@ class LimeMHA(LimeRanker):
         choice = absorption(links=self.options.links, heads=self.options.heads, width=self.options.width)
         return requests > 0 and choice.pays(history=events // requests)
 
-    def _pool_absorbed(self, queries: Tensor, history: Tensor, offsets: Tensor) -> Tensor:
+    def _pool_absorbed(self, queries: Tensor, history: Tensor, inputs: UserInputs) -> Tensor:
         """L^P [B, l, H, v], one request after the other, streaming over its history."""
-        projection = self.history_keys_values.tensors()
+        projection, offsets = self.history_keys_values.tensors(), inputs.history.offsets
         scale = queries.shape[-1] ** -0.5
+        decay = None if self.recency is None else self.recency.decay()
+        times = None if decay is None else -days_before_latest(inputs.history.times, offsets)
         pooled = []
         for own, (start, stop) in zip(queries.transpose(1, 2), pairwise(offsets.tolist()), strict=True):
-            pool = LinkPool(absorb_keys(own, projection.key_weight, scale))
-            state = pool_absorbed(history[start:stop], pool, projection)
+            pool = LinkPool(absorb_keys(own, projection.key_weight, scale), decay)
+            state = pool_absorbed(history[start:stop], pool, projection, None if times is None else times[start:stop])
             pooled.append(
                 project_pooled(state.finalise(), projection.value_weight, projection.value_bias, stop - start)
             )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.recency import Recency
 from limerank.ops.target_attention import attend_jagged, attend_one
 from limerank.schema import FeatureSpace
+
+
+class MHAOptions(AttentionOptions):
+    """Options of target attention."""
+
+    recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 
 
 class MHA(Ranker):
@@ -19,19 +27,26 @@ class MHA(Ranker):
 
     name = "mha"
     family = "target-attention"
-    options_type = AttentionOptions
-    options: AttentionOptions
+    options_type = MHAOptions
+    options: MHAOptions
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: AttentionOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: MHAOptions) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)
+        self.recency = Recency(options.heads) if options.recency else None
         start_aligned([self.to_queries], [self.to_keys_values], options.sharpness)
 
+    @property
+    def needs_times(self) -> bool:
+        return self.options.recency or super().needs_times
+
     def encode_user(self, inputs: UserInputs) -> UserState:
-        keys, values = self.to_keys_values(self.history(inputs))
+        memory = self.to_keys_values(self.history(inputs))
+        if self.recency is not None:
+            memory = (*memory, self.recency(inputs.history.times, inputs.history.offsets))
         context = self.context_tower(inputs.users, inputs.context)
-        return UserState((keys, values), self.head.from_user(context), inputs.history.offsets)
+        return UserState(memory, self.head.from_user(context), inputs.history.offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.to_queries(items)
@@ -39,12 +54,13 @@ class MHA(Ranker):
         return rows
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
-        keys, values = user.memory
+        keys, values = user.memory[:2]
+        bias = None if self.recency is None else user.memory[2]
         queries = split_heads(items.rows, self.options.heads)
         if candidate_offsets.shape[0] == 2:
-            return attend_one(queries, keys, values).flatten(1)
+            return attend_one(queries, keys, values, bias).flatten(1)
         assert user.offsets is not None
-        return attend_jagged(queries, candidate_offsets, keys, values, user.offsets).flatten(1)
+        return attend_jagged(queries, candidate_offsets, keys, values, user.offsets, bias).flatten(1)
 
     def row_parameters(self) -> list[Tensor]:
         return list(self.to_queries.parameters())

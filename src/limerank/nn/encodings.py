@@ -34,6 +34,7 @@ KEEPS_CACHES: dict[Encoding, bool] = {
     "recent_position": False,
     "age": False,
 }
+TIMED: tuple[Encoding, ...] = ("calendar", "age")
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 HOURS, WEEKDAYS = 24, 7
 THURSDAY = 3  # 1970 began on one; Monday is 0
@@ -92,5 +93,5 @@ def calendar_places(times: Tensor) -> tuple[Tensor, Tensor]:
 
 def age_buckets(ages: Tensor) -> Tensor:
     """The power of two below an age in seconds; under a second, and anything not in the past, is bucket 0."""
-    seconds = (ages.clamp(min=0).double() / SECOND).clamp(min=1)
-    return seconds.log2().floor().long().clamp(max=AGE_BUCKETS - 1)
+    starts = SECOND * 2 ** torch.arange(1, AGE_BUCKETS, device=ages.device)
+    return torch.bucketize(ages, starts, right=True)

@@ -5,65 +5,186 @@
     X' = X + (LN(O) * U) W_o                                      both sides read the old states
 
 The printed sum over layers shares one theta and has no recursion; the sum is the unrolled residual stream.
+`XorDesign` names what the paper leaves open, with the resolution of docs/rankers/lime.md as default.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limerank.errors import ArgumentError
 from limerank.nn.attention import EPSILON, split_heads
 from limerank.ops.checks import check_layout, check_offsets_layout, checked_bounds
-from limerank.ops.xor_attention import Activation, xor_attention
+from limerank.ops.jagged import row_of
+from limerank.ops.xor_attention import Activation, source_attention, xor_attention
 from limerank.ops.xor_layer import XorLayerWeights, fused_xor_stack
+
+
+@dataclass(frozen=True)
+class XorDesign:
+    """How a layer is built."""
+
+    activation: Activation = "silu"
+    normalizer: Literal["length", "none"] = "length"
+    """SiLU scores are divided by the size of the side that is read (Algorithm 1), or by nothing."""
+    output: Literal["gated", "concat"] = "gated"
+    """LN(O) * U, or [U, O, LN(O) * U] side by side, before W_o."""
+    uvqk_activation: Literal["u", "all"] = "u"
+    """Which projections pass a SiLU."""
+    order: Literal["jacobi", "gauss-seidel"] = "jacobi"
+    """Whether the history reads the links as they were, or as they are after reading the history (ISAB)."""
+    scale: float | None = None
+    """Of the scores; None is 1 / sqrt(width of a head), 1 is Algorithm 2 as printed."""
+    query_width: int | None = None
+    dropout: float = 0.0
+
+    @property
+    def fusible(self) -> bool:
+        """Whether the streaming path of `limerank.ops.xor_layer` computes this layer."""
+        plain = (self.normalizer, self.output, self.uvqk_activation, self.order) == ("length", "gated", "u", "jacobi")
+        return plain and self.query_width is None
+
+
+@dataclass(frozen=True)
+class _Projected:
+    gate: Tensor
+    values: Tensor
+    queries: Tensor
+    keys: Tensor
 
 
 class XorLayer(nn.Module):
     """One layer: pre-norm, fused projections, XOR attention, gate, residual."""
 
-    def __init__(self, width: int, heads: int, activation: Activation = "silu", dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, design: XorDesign | None = None) -> None:
         super().__init__()
         self.heads = heads
-        self.activation: Activation = activation
+        self.design = design or XorDesign()
+        queries = self.design.query_width or width
+        if width % heads or queries % heads:
+            raise ArgumentError(f"width {width} and query width {queries} cannot be split into {heads} heads")
+        self.parts = (width, width, queries, queries)
         self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.uvqk = nn.Linear(width, 4 * width)
+        self.uvqk = nn.Linear(width, sum(self.parts))
         self.out_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.output = nn.Linear(width, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width * (3 if self.design.output == "concat" else 1), width, bias=False)
+        self.dropout = nn.Dropout(self.design.dropout)
         with torch.no_grad():
-            for part in self.uvqk.weight.chunk(4):
+            for part in self.uvqk.weight.split(self.parts):
                 nn.init.xavier_uniform_(part)
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
-        self.tensors()  # refuses an unknown activation, or heads that do not divide the width
+        self.tensors()  # refuses an unknown activation
+
+    def start_aligned(self, rotation: Tensor, sharpness: float) -> None:
+        """Start queries and keys from one rotation [query width, d] (docs/decisions/0003-aligned-start.md)."""
+        with torch.no_grad():
+            _, _, queries, keys = self.uvqk.weight.split(self.parts)
+            queries.copy_(sharpness * rotation)
+            keys.copy_(rotation)
 
     def forward(
         self, sources: Tensor, links: Tensor, offsets: Tensor, *, need_source: bool = True
     ) -> tuple[Tensor | None, Tensor]:
         """Sources [sum_n, d], jagged along offsets [B + 1], and links [B, l, d]; both after this layer."""
-        source_gate, v_s, q_s, k_s = self._project(sources)
-        link_gate, v_t, q_t, k_t = self._project(links)
+        if not need_source:
+            return None, self._read_only(sources, links, offsets)
+        own, theirs = self._project(sources), self._project(links)
+        jacobi = self.design.order == "jacobi"
         out_s, out_t = xor_attention(
-            q_s, k_s, v_s, q_t, k_t, v_t, offsets, activation=self.activation, need_source=need_source
+            own.queries,
+            own.keys,
+            own.values,
+            theirs.queries,
+            theirs.keys,
+            theirs.values,
+            offsets,
+            activation=self.design.activation,
+            scale=self.design.scale,
+            need_source=jacobi,
         )
-        after = self._finish(sources, out_s, source_gate) if need_source else None
-        return after, self._finish(links, out_t, link_gate)
+        after = self._finish(links, self._unnormalized(out_t, offsets), theirs.gate)
+        if not jacobi:
+            out_s = self._read(own, self._project(after), offsets)
+        if self.design.normalizer == "none":
+            out_s = out_s * links.shape[1]
+        return self._finish(sources, out_s, own.gate), after
 
-    def _project(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        gate, *others = self.uvqk(self.norm(rows)).chunk(4, dim=-1)
-        values, queries, keys = (split_heads(part, self.heads) for part in others)
-        return functional.silu(gate), values, queries, keys
+    def _read_only(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
+        """Links after the last layer: of the history only keys and values are ever read, so only they are computed."""
+        rows = self.norm(sources)
+        weights, biases = self.uvqk.weight.split(self.parts), self.uvqk.bias.split(self.parts)
+        projected = functional.linear(rows, torch.cat([weights[1], weights[3]]), torch.cat([biases[1], biases[3]]))
+        if self.design.uvqk_activation == "all":
+            projected = functional.silu(projected)
+        values, keys = (split_heads(part, self.heads) for part in projected.split((self.parts[1], self.parts[3]), -1))
+        theirs = self._project(links)
+        _, out_t = xor_attention(
+            None,
+            keys,
+            values,
+            theirs.queries,
+            None,
+            None,
+            offsets,
+            activation=self.design.activation,
+            scale=self.design.scale,
+            need_source=False,
+        )
+        return self._finish(links, self._unnormalized(out_t, offsets), theirs.gate)
+
+    def _unnormalized(self, out_t: Tensor, offsets: Tensor) -> Tensor:
+        if self.design.normalizer == "length":
+            return out_t
+        return out_t * offsets.diff().clamp(min=1)[:, None, None, None]
+
+    def reads(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
+        """How much each link takes of each event: phi of the scores [sum_n, l, H], for explanations only.
+
+        A softmax is over the history; SiLU scores are divided by its length. Every pair is computed at once.
+        """
+        theirs, own = self._project(links), self._project(sources)
+        request = row_of(offsets, sources.shape[0])
+        scale = own.keys.shape[-1] ** -0.5 if self.design.scale is None else self.design.scale
+        scores = scale * torch.einsum("nha,nlha->nlh", own.keys, theirs.queries.index_select(0, request))
+        return history_weights(scores, offsets, self.design.activation)
+
+    def _read(self, own: _Projected, updated: _Projected, offsets: Tensor) -> Tensor:
+        """The history reads links that have already read it."""
+        return source_attention(
+            own.queries,
+            updated.keys,
+            updated.values,
+            offsets,
+            activation=self.design.activation,
+            scale=self.design.scale,
+        )
+
+    def _project(self, rows: Tensor) -> _Projected:
+        projected = self.uvqk(self.norm(rows))
+        if self.design.uvqk_activation == "all":
+            projected = functional.silu(projected)
+        gate, *others = projected.split(self.parts, dim=-1)
+        gate = gate if self.design.uvqk_activation == "all" else functional.silu(gate)
+        return _Projected(gate, *(split_heads(part, self.heads) for part in others))
 
     def _finish(self, rows: Tensor, attended: Tensor, gate: Tensor) -> Tensor:
-        gated = self.out_norm(attended.flatten(-2)) * gate
+        read = attended.flatten(-2)
+        gated = self.out_norm(read) * gate
+        if self.design.output == "concat":
+            gated = torch.cat([gate, read, gated], -1)
         finished: Tensor = rows + self.output(self.dropout(gated))
         return finished
 
     def tensors(self) -> XorLayerWeights:
         """The parameters as the fused path takes them."""
+        scale = self.design.scale
         return XorLayerWeights(
             norm_weight=self.norm.weight,
             norm_bias=self.norm.bias,
@@ -73,8 +194,8 @@ class XorLayer(nn.Module):
             out_norm_bias=self.out_norm.bias,
             output_weight=self.output.weight,
             heads=self.heads,
-            activation=self.activation,
-            scale=(self.norm.normalized_shape[0] // self.heads) ** -0.5,
+            activation=self.design.activation,
+            scale=(self.parts[2] // self.heads) ** -0.5 if scale is None else scale,
             epsilon=EPSILON,
         )
 
@@ -82,11 +203,10 @@ class XorLayer(nn.Module):
 class XorStack(nn.Module):
     """n layers; only the links of the last one are read, so its history side is never computed."""
 
-    def __init__(
-        self, width: int, heads: int, layers: int, activation: Activation = "silu", dropout: float = 0.0
-    ) -> None:
+    def __init__(self, width: int, heads: int, layers: int, design: XorDesign | None = None) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(XorLayer(width, heads, activation, dropout) for _ in range(layers))
+        self.design = design or XorDesign()
+        self.layers = nn.ModuleList(XorLayer(width, heads, self.design) for _ in range(layers))
 
     def forward(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """Links [B, l, d] after all layers, from histories [sum_n, d] and contextual links [B, l, d]."""
@@ -99,9 +219,25 @@ class XorStack(nn.Module):
     @torch.inference_mode()
     def infer(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """The same numbers as `forward`, one streaming pass per layer and user: for serving."""
+        if not self.design.fusible:
+            return self.forward(sources, links, offsets)
         check_layout("links", links, "[B, l, d]")
         check_offsets_layout(offsets, len(links), sources)
         weights = [layer.tensors() for layer in self.layers if isinstance(layer, XorLayer)]
         users = zip(pairwise(checked_bounds(offsets, len(sources))), links, strict=True)
         after = [fused_xor_stack(sources[start:stop], own, weights) for (start, stop), own in users]
         return torch.stack(after) if after else links.clone()
+
+
+def history_weights(scores: Tensor, offsets: Tensor, activation: Activation) -> Tensor:
+    """phi of scores [sum_n, ...] over each request's own history: its softmax, or SiLU divided by its length."""
+    request = row_of(offsets, scores.shape[0])
+    lengths = offsets.diff().index_select(0, request)
+    if activation == "silu":
+        return functional.silu(scores) / lengths.view(-1, *[1] * (scores.dim() - 1))
+    shape = (offsets.shape[0] - 1, *scores.shape[1:])
+    places = request.view(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
+    top = scores.new_full(shape, -torch.inf).scatter_reduce(0, places, scores, "amax")
+    raised = (scores - top.index_select(0, request)).exp()
+    total = scores.new_zeros(shape).scatter_add(0, places, raised)
+    return raised / total.index_select(0, request)

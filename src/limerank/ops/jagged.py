@@ -20,6 +20,8 @@ def pad(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         return values[None], places
     lengths = offsets.diff()
     longest = max(int(lengths.max()), 1) if lists else 1
+    if lists * longest == count:  # all of one length: nothing to pad
+        return values.unflatten(0, (lists, longest)), places
     first = torch.arange(lists, device=offsets.device) * longest
     places = places + torch.repeat_interleave(first - offsets[:-1], lengths, output_size=count)
     flat = values.new_zeros(lists * longest, *values.shape[1:]).index_copy(0, places, values)

@@ -6,37 +6,57 @@ Masked keys are left out of the softmax's denominator, which the printed equatio
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from limerank.ops.jagged import pad, unpad, valid_mask
 
 
-def attend_dense(queries: Tensor, keys: Tensor, values: Tensor, key_offsets: Tensor) -> Tensor:
-    """Queries [B, q, H, a] over jagged keys [sum_n, H, a] and values [sum_n, H, v]; returns [B, q, H, v]."""
+def attend_dense(
+    queries: Tensor, keys: Tensor, values: Tensor, key_offsets: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Queries [B, q, H, a] over jagged keys [sum_n, H, a] and values [sum_n, H, v]; returns [B, q, H, v].
+
+    `bias` [sum_n, H] is added to the scores of each key.
+    """
     padded_keys, _ = pad(keys, key_offsets)
     padded_values, _ = pad(values, key_offsets)
-    mask = valid_mask(key_offsets, padded_keys.shape[1])[:, None, None, :]
+    mask = None
+    if padded_keys.shape[0] * padded_keys.shape[1] != keys.shape[0]:
+        mask = valid_mask(key_offsets, padded_keys.shape[1])[:, None, None, :]
+    if bias is not None:
+        padded_bias, _ = pad(bias, key_offsets)
+        scores = padded_bias.transpose(1, 2)[:, :, None]
+        mask = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
     pooled = functional.scaled_dot_product_attention(
         queries.transpose(1, 2), padded_keys.transpose(1, 2), padded_values.transpose(1, 2), attn_mask=mask
     )
     return pooled.transpose(1, 2)
 
 
-def attend_jagged(queries: Tensor, query_offsets: Tensor, keys: Tensor, values: Tensor, key_offsets: Tensor) -> Tensor:
+def attend_jagged(
+    queries: Tensor,
+    query_offsets: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_offsets: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
     """Jagged queries [sum_q, H, a] over the keys and values of the same request; returns [sum_q, H, v]."""
     padded_queries, places = pad(queries, query_offsets)
-    return unpad(attend_dense(padded_queries, keys, values, key_offsets), places)
+    return unpad(attend_dense(padded_queries, keys, values, key_offsets, bias), places)
 
 
-def attend_one(queries: Tensor, keys: Tensor, values: Tensor, block: int = 2048) -> Tensor:
+def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, block: int = 2048) -> Tensor:
     """Many queries [M, H, a] over the history of one request, in blocks that stay in cache; returns [M, H, v]."""
     if not len(keys):
         return queries.new_zeros(len(queries), *values.shape[1:])
     result = queries.new_empty(len(queries), *values.shape[1:])
     keys, values = keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
+    mask = None if bias is None else bias.T[None, :, None]
     for start in range(0, len(queries), block):
         part = queries[start : start + block].transpose(0, 1)
-        attended = functional.scaled_dot_product_attention(part[None], keys[None], values[None])[0]
+        attended = functional.scaled_dot_product_attention(part[None], keys[None], values[None], attn_mask=mask)[0]
         result[start : start + block] = attended.transpose(0, 1)
     return result

@@ -31,7 +31,7 @@ from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.ids import IdMap
 
-FORMAT = "limerank-bundle-1"
+FORMAT = "limerank-bundle-2"  # 1 had no times of events
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
 ITEMS, USERS, HISTORIES = "items.safetensors", "users.safetensors", "histories.safetensors"
 ITEM_IDS, USER_IDS = "item_ids.arrow", "user_ids.arrow"
@@ -76,7 +76,7 @@ class Bundle:
     """The catalog, and behind it what ready-made histories know of their items."""
     user_table: Features
     histories: dict[str, torch.Tensor]
-    """`offsets` [users + 1] into `item` and `events`, oldest first."""
+    """`offsets` [users + 1] into `item`, `events` and, unless ready-made, `times` (milliseconds), oldest first."""
     item_ids: IdMap
     user_ids: IdMap
 
@@ -110,6 +110,7 @@ class Bundle:
             user_ids=IdMap(pl.read_ipc(path / USER_IDS)["id"]),
         )
         bundle._check_rows()
+        bundle._check_histories()
         bundle._check_counts()
         return bundle
 
@@ -130,6 +131,16 @@ class Bundle:
             shape = (self.manifest.items, wanted.shape[1])
             if table.shape != shape:
                 raise BundleError(f"{path}: '{name}' is {tuple(table.shape)}, should be {shape}; {FIX}")
+
+    def _check_histories(self) -> None:
+        """The columns of the histories are there and have one row per event."""
+        path = self.path / HISTORIES
+        if set(self.histories) - {"times"} != {"offsets", "item", "events"}:
+            raise BundleError(f"{path}: holds {sorted(self.histories)}, should be item, events, offsets, times; {FIX}")
+        events = int(self.histories["offsets"][-1])
+        for name in sorted(set(self.histories) - {"offsets"}):
+            if len(self.histories[name]) != events:
+                raise BundleError(f"{path}: '{name}' has {len(self.histories[name])} rows, should be {events}; {FIX}")
 
     def _check_counts(self) -> None:
         """Ids, features and histories are there for every item and user the manifest counts."""

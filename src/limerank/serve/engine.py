@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
+from limerank.data.columns import LATEST_TIME
 from limerank.data.encode import encode_rows
 from limerank.data.eventlog import UNKNOWN_ROW
+from limerank.data.intake import EARLIEST_MODERN_TIME
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.ops.candidate import RowStore, best_candidates, candidate_probabilities
@@ -31,14 +33,19 @@ from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.store import BundleStore
 
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
+UNIT_GAP = 100  # a time so many times smaller than the watermark is in another unit
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened after the bundle's histories end: an item and its event features, by name."""
+    """Something that happened after the bundle's histories end: an item and its event features, by name.
+
+    `time` is in milliseconds since 1970; None is the moment of the request.
+    """
 
     item_id: str
     features: dict[str, Any] = field(default_factory=dict)
+    time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,15 @@ class Engine:
         *,
         context: dict[str, Any] | None = None,
         events: Sequence[Event] = (),
+        now: int | None = None,
         limit: int | None = None,
         task: str | None = None,
     ) -> Ranking:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
-        An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such.
+        An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such. `now`
+        is the moment of the request in milliseconds since 1970, which only rankers that read times care about; by
+        default the latest the engine knows of: the bundle's watermark or the time of an event.
         """
         tasks = self.bundle.manifest.tasks
         if task is not None and task not in tasks:
@@ -99,7 +109,7 @@ class Engine:
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
         clock = _Clock()
-        request = self.encode_user(user_id, context=context, events=events)
+        request = self.encode_user(user_id, context=context, events=events, now=now)
         clock.lap("user")
         rows = self._rows_of(item_ids)
         clock.lap("lookup")
@@ -131,10 +141,15 @@ class Engine:
         )
 
     def encode_user(
-        self, user_id: str, *, context: dict[str, Any] | None = None, events: Sequence[Event] = ()
+        self,
+        user_id: str,
+        *,
+        context: dict[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events)
+        inputs, known = self.user_inputs(user_id, context or {}, events, now)
         with torch.inference_mode():
             state = self.ranker.encode_user(inputs)
         return EncodedRequest(state, known, len(inputs.history.item_of_event))
@@ -149,13 +164,17 @@ class Engine:
         return probabilities
 
     def user_inputs(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = ()
+        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
-        """What the user stage reads for one request, and whether the user is known."""
+        """What the user stage reads for one request, and whether the user is known.
+
+        `events` follow the stored ones in the order given, whatever their times are.
+        """
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
+        moment = self._moment(now, events)
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
         offsets = bundle.histories["offsets"]
         start, end = int(offsets[user_row]), int(offsets[user_row + 1])
@@ -163,19 +182,44 @@ class Engine:
         new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
         items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
         encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
+        times = self._times(slice(start, end), events, moment)
         kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
         history = make_history(
             bundle.item_table,
             items[kept],
             Features(torch.from_numpy(encoded[kept].astype(np.int64))),
             np.array([0, len(items[kept])]),
+            None if times is None else times[kept],
         )
         inputs = UserInputs(
             users=bundle.user_table.take(torch.tensor([user_row])),
             context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
             history=history,
+            times=None if moment is None else torch.tensor([moment], dtype=torch.int64),
         )
         return inputs, user_row != UNKNOWN_ROW
+
+    def _moment(self, now: int | None, events: Sequence[Event]) -> int | None:
+        """The moment of a request; None where the log had no times, so that no ranker was trained on them."""
+        watermark = self.bundle.manifest.watermark
+        if watermark is None:
+            return None
+        known = [event.time for event in events if event.time is not None]
+        moment = max([watermark, *known]) if now is None else now
+        for given in (moment, *known):
+            if not _same_unit(given, watermark):
+                raise UsageError(
+                    f"time {given}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"
+                )
+        return moment
+
+    def _times(self, stored: slice, events: Sequence[Event], moment: int | None) -> NDArray[np.int64] | None:
+        """When the stored and the new events happened; unknown for ready-made histories."""
+        times = self.bundle.histories.get("times")
+        if times is None or moment is None:
+            return None
+        new = np.array([moment if event.time is None else event.time for event in events], dtype=np.int64)
+        return np.concatenate([times[stored].numpy(), new])
 
     def _catalog(self, rows: NDArray[np.int64] | None) -> tuple[RowStore, torch.Tensor | None]:
         """The store and the index of the candidates: rows of the whole store, or every known item."""
@@ -196,6 +240,12 @@ class Engine:
         for name in values:
             if name not in known:
                 raise UsageError(f"no {role.value} feature '{name}'{did_you_mean(name, known)}")
+
+
+def _same_unit(time: int, watermark: int) -> bool:
+    """Whether a time may be in milliseconds like the watermark: seconds, micro- and nanoseconds are far off."""
+    modern = watermark > EARLIEST_MODERN_TIME
+    return 0 <= time < LATEST_TIME and not (modern and time < watermark / UNIT_GAP)
 
 
 class _Clock:

@@ -96,16 +96,21 @@ def export(
 
 
 def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
-    """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it."""
+    """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it.
+
+    Ready-made histories have no `times`.
+    """
     history = HistoryIndex(log)
     rows, offsets = history.rows_of_users(max_history)
     events = [rows.take(column).astype(np.int32) for column in history.events]
     stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
     behind = 0 if log.history_items is None else len(log.item_table)
+    times = {} if history.time is None else {"times": torch.from_numpy(rows.take(history.time))}
     return {
         "offsets": torch.from_numpy(offsets.copy()),
         "item": torch.from_numpy(rows.take(history.item).astype(np.int32) + behind),
         "events": torch.from_numpy(stacked),
+        **times,
     }
 
 

@@ -23,6 +23,8 @@ from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
 
+MINUTE = 60_000
+
 
 class Latency(BaseModel):
     """One ranker at one size; user stage and candidate stage apart, because the first hides behind retrieval."""
@@ -75,7 +77,7 @@ def contestants(rankers: Mapping[str, Ranker], log: EventLog) -> dict[str, Conte
 
 
 def random_inputs(log: EventLog, history: int, seed: int = 0) -> UserInputs:
-    """A request with a random history of any length; timings do not depend on the values."""
+    """A request with a random history of any length, an event a minute; timings do not depend on the values."""
     generator = np.random.default_rng(seed)
     items = generator.integers(1, len(log.item_table), history)
     events = [generator.integers(UNKNOWN_INDEX, encoder.size, history) for encoder in log.encoders.event]
@@ -85,8 +87,13 @@ def random_inputs(log: EventLog, history: int, seed: int = 0) -> UserInputs:
         users=log.user_table.take(torch.tensor([0])),
         context=Features(context),
         history=make_history(
-            log.item_table, items, Features(torch.from_numpy(stacked.astype(np.int64))), np.array([0, history])
+            log.item_table,
+            items,
+            Features(torch.from_numpy(stacked.astype(np.int64))),
+            np.array([0, history]),
+            MINUTE * np.arange(history),
         ),
+        times=torch.tensor([MINUTE * history]),
     )
 
 

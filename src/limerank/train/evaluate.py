@@ -44,9 +44,9 @@ def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Pr
     return Predictions(np.concatenate(rows), np.concatenate(users), np.concatenate(probabilities))
 
 
-def evaluation_loader(log: EventLog, part: Part, max_history: int) -> RequestLoader:
+def evaluation_loader(log: EventLog, part: Part, max_history: int, with_times: bool = False) -> RequestLoader:
     """The loader that evaluation uses: fixed order, every request once."""
-    return RequestLoader(log, part, batch_requests=EVALUATION_BATCH, max_history=max_history)
+    return RequestLoader(log, part, batch_requests=EVALUATION_BATCH, max_history=max_history, with_times=with_times)
 
 
 def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> dict[str, Metrics]:

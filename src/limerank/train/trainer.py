@@ -40,12 +40,13 @@ def train(
         max_history=settings.max_history,
         seed=config.seed,
         prefetch=settings.prefetch,
+        with_times=ranker.needs_times,
     )
     selecting = Part.TEST if log.schema.split.select_on_test else Part.VALIDATION
     if selecting is Part.TEST:
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
-    validation = evaluation_loader(log, selecting, settings.max_history)
-    test = evaluation_loader(log, Part.TEST, settings.max_history)
+    validation = evaluation_loader(log, selecting, settings.max_history, ranker.needs_times)
+    test = evaluation_loader(log, Part.TEST, settings.max_history, ranker.needs_times)
     with files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging:
         run.write_config(staging, config, final=out)
         started = time.perf_counter()

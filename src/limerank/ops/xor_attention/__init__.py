@@ -4,7 +4,7 @@
 docs/explanation/xor-attention.md derives both passes.
 """
 
-from limerank.ops.xor_attention.api import Activation, Backend, xor_attention
+from limerank.ops.xor_attention.api import Activation, Backend, source_attention, xor_attention
 from limerank.ops.xor_attention.backends import BackendReport, BackendReports, explain_backends, use_backend
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "BackendReport",
     "BackendReports",
     "explain_backends",
+    "source_attention",
     "use_backend",
     "xor_attention",
 ]

@@ -78,9 +78,51 @@ def xor_attention(
     if name == "reference":
         return _reference(q_s, k_s, v_s, q_t, k_t, v_t, offsets, activation, scale)
     out_t = _pool(q_t, k_s, v_s, offsets, activation, scale, name)
-    run = spread if nothing_to_record(q_s, k_t, v_t, offsets) else xor_spread
-    out_s, _ = run(q_s, k_t, v_t, offsets, activation, scale, name)
-    return out_s, out_t
+    return _spread(q_s, k_t, v_t, offsets, activation, scale, name), out_t
+
+
+def source_attention(
+    q_s: Tensor,
+    k_t: Tensor,
+    v_t: Tensor,
+    offsets: Tensor,
+    *,
+    activation: Activation = "silu",
+    scale: float | None = None,
+    backend: Backend = "auto",
+) -> Tensor:
+    """The second direction of `xor_attention` alone: history rows [sum_n, H, a] read links; returns out_s.
+
+    For layers in which the history reads links that have already read it (ISAB's order).
+    """
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(f"activation: no '{activation}'{did_you_mean(str(activation), ACTIVATIONS)}")
+    for name, tensor, layout in (
+        ("q_s", q_s, "[sum_n, H, a]"),
+        ("k_t", k_t, "[B, l, H, a]"),
+        ("v_t", v_t, "[B, l, H, v]"),
+    ):
+        check_layout(name, tensor, layout)
+    check_same_kind({"q_s": q_s, "k_t": k_t, "v_t": v_t})
+    check_same_size("k_t", k_t, 2, "q_s", q_s, 1)
+    check_same_size("k_t", k_t, 3, "q_s", q_s, 2)
+    for dim in range(3):
+        check_same_size("v_t", v_t, dim, "k_t", k_t, dim)
+    if 0 in k_t.shape[1:] or v_t.shape[3] == 0:
+        raise ArgumentError(
+            f"there must be at least one link, head and width: k_t {list(k_t.shape)}, v_t {list(v_t.shape)}"
+        )
+    check_offsets_layout(offsets, k_t.shape[0], q_s)
+    if scale is None:
+        scale = q_s.shape[-1] ** -0.5
+    else:
+        check_scale(scale)
+    widest = 0 if torch.compiler.is_compiling() else max(q_s.shape[-1], v_t.shape[-1])
+    name = resolve(backend, q_s.device, q_s.dtype, widest)
+    if name == "reference":
+        nothing = q_s.new_zeros(*q_s.shape[:2], v_t.shape[-1])  # the mask needs all six tensors
+        return _reference(q_s, q_s, nothing, k_t, k_t, v_t, offsets, activation, scale)[0]
+    return _spread(q_s, k_t, v_t, offsets, activation, scale, name)
 
 
 def _pool(
@@ -89,6 +131,14 @@ def _pool(
     run = pool if nothing_to_record(q_t, k_s, v_s, offsets) else xor_pool
     out_t, _ = run(q_t, k_s, v_s, offsets, activation, scale, backend)
     return out_t
+
+
+def _spread(
+    q_s: Tensor, k_t: Tensor, v_t: Tensor, offsets: Tensor, activation: str, scale: float, backend: str
+) -> Tensor:
+    run = spread if nothing_to_record(q_s, k_t, v_t, offsets) else xor_spread
+    out_s, _ = run(q_s, k_t, v_t, offsets, activation, scale, backend)
+    return out_s
 
 
 def check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:

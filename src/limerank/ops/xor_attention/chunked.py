@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from limerank.ops.xor_attention import joined
 from limerank.ops.xor_attention.pieces import Piece, pieces
 
 SCORES_PER_PIECE = 2**18  # a megabyte in fp32: fits a core's cache, and calls are few
@@ -31,6 +32,12 @@ def pool_forward(
     q_t: Tensor, k_s: Tensor, v_s: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Links read the history: out_t [B, l, H, v] and, for softmax, its log-sum-exp [B, l, H]."""
+    if joined.joins(q_t, v_s[None]):
+        total, lse = joined.pool_forward(q_t, k_s, v_s, _cut(bounds, q_t), activation, scale)
+        if activation == "silu":
+            total /= _lengths(bounds, total)
+            return _as_links(total, q_t), lse
+        return _as_links(total, q_t), lse.transpose(1, 2).contiguous()
     if activation == "softmax":
         flash = _flash_runs(q_t, v_s)
         return (_pool_flash if flash else _pool_softmax)(q_t, k_s, v_s, bounds, scale)
@@ -81,6 +88,9 @@ def spread_forward(
     q_s: Tensor, k_t: Tensor, v_t: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """History rows read the links: out_s [sum_n, H, v]; a row meets all links at once, so no log-sum-exp is kept."""
+    if joined.joins(k_t, v_t):
+        read = joined.spread_forward(q_s, k_t, v_t, _cut(bounds, k_t), activation, scale)
+        return read, read.new_zeros(0)
     _, links, heads, _ = k_t.shape
     out = torch.empty(len(q_s), heads, v_t.shape[-1], dtype=q_s.dtype, device=q_s.device)
     for piece in _cut(bounds, k_t):
@@ -109,8 +119,12 @@ def pool_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_t, k_s and v_s; every source row is written once."""
     d_q_t = _zeros(q_t, q_t.shape[-1])
-    d_k_s, d_v_s = _empty_like(k_s), _empty_like(v_s)
     lengths = _lengths(bounds, d_q_t)
+    if joined.joins(q_t, v_s[None]):
+        shared = d_out_t / lengths if activation == "silu" else d_out_t
+        found = joined.pool_backward(shared, q_t, k_s, v_s, out_t, lse_t, _cut(bounds, q_t), activation, scale)
+        return _as_links(found[0], q_t), *found[1:]
+    d_k_s, d_v_s = _empty_like(k_s), _empty_like(v_s)
     for piece in _cut(bounds, q_t):
         queries, keys, values = _links(piece, q_t) * scale, _rows(piece, k_s), _rows(piece, v_s)
         d_out = _links(piece, d_out_t)
@@ -141,6 +155,9 @@ def spread_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_s, k_t and v_t; every source row is written once."""
+    if joined.joins(k_t, v_t):
+        found = joined.spread_backward(d_out_s, q_s, k_t, v_t, _cut(bounds, k_t), activation, scale)
+        return found[0], _as_links(found[1], k_t), _as_links(found[2], v_t)
     d_k_t, d_v_t = _zeros(k_t, k_t.shape[-1]), _zeros(v_t, v_t.shape[-1])
     d_q_s = _empty_like(q_s)
     links = k_t.shape[1]

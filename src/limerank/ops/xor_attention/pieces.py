@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 WASTE = 1.25  # longest to shortest history of a padded piece; beyond it, padding costs more than another call
+LONG = 256  # rows of one user that are worth calls of their own: a piece of one user is never copied
 SHORT = 8  # histories this short may share a piece whatever their ratio
 
 Numbers = NDArray[np.int64]
@@ -83,11 +84,12 @@ def pieces(bounds: list[int], rows: int, device: torch.device) -> Iterator[Piece
     """The pieces of a batch, each user's in the order of its history; users without history have none."""
     offsets = np.asarray(bounds, dtype=np.int64)
     starts, lengths = offsets[:-1], np.diff(offsets)
-    for user in np.flatnonzero(lengths > rows // 2).tolist():
+    alone = min(rows // 2, LONG)
+    for user in np.flatnonzero(lengths > alone).tolist():
         for start in range(bounds[user], bounds[user + 1], rows):
             stop = min(start + rows, bounds[user + 1])
             yield Piece(slice(user, user + 1), 1, slice(start, stop), None, stop - start)
-    short = np.flatnonzero((lengths > 0) & (lengths <= rows // 2))
+    short = np.flatnonzero((lengths > 0) & (lengths <= alone))
     short = short[np.argsort(lengths[short], kind="stable")]
     first = 0
     while first < len(short):

@@ -1,0 +1,75 @@
+"""HSTU skyline: causal gated layers over the history with every candidate appended, served by a prefilled history."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from limerank.batch import UserInputs
+from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
+from limerank.nn.stu import Output, ProjectionActivation, STUStack
+from limerank.ops.causal_attention import Activation
+from limerank.schema import FeatureSpace
+
+
+class HSTUOptions(RankerOptions):
+    """Three layers, as in the paper's comparison."""
+
+    heads: int = Field(default=4, ge=1)
+    layers: int = Field(default=3, ge=1, description="STU layers")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
+    activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")
+    output: Output = Field(default="gated", description="gated: LN(O) * U; concat: [U, O, LN(O) * U]")
+    uvqk_activation: ProjectionActivation = Field(default="u", description="SiLU on U only, or on all projections")
+    readout: Literal["residual", "sum"] = Field(
+        default="residual", description="the candidate's last row, or what the layers added to it"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> HSTUOptions:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
+        return self
+
+
+class HSTU(Ranker):
+    """o_c = the row of T_c after n STU layers on [E; T], under the target-aware causal mask.
+
+    The user stage leaves keys and values of every layer; a candidate passes all layers over them. An empty history
+    leaves a candidate with itself to read.
+    """
+
+    name = "hstu"
+    family = "sequence"
+    options_type = HSTUOptions
+    ordered = True
+    options: HSTUOptions
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: HSTUOptions) -> None:
+        super().__init__(space, tasks, options)
+        self.stack = STUStack(
+            options.width,
+            options.heads,
+            options.layers,
+            activation=options.activation,
+            output=options.output,
+            uvqk_activation=options.uvqk_activation,
+            dropout=options.dropout,
+        )
+
+    def encode_user(self, inputs: UserInputs) -> UserState:
+        memory = self.stack.prefill(self.history(inputs), inputs.history.offsets)
+        context = self.context_tower(inputs.users, inputs.context)
+        flat = tuple(tensor for keys_values in memory for tensor in keys_values)
+        return UserState(flat, self.head.from_user(context), inputs.history.offsets)
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        return items
+
+    def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        assert user.offsets is not None
+        memory = tuple(zip(user.memory[::2], user.memory[1::2], strict=True))
+        after = self.stack.append(items.rows, candidate_offsets, memory, user.offsets)
+        return after if self.options.readout == "residual" else after - items.rows

@@ -1,0 +1,16 @@
+"""ISAB: induced set attention with links as inducing points, the sequential cousin of LIME-XOR."""
+
+from __future__ import annotations
+
+from limerank.models.lime_xor import LimeXOR
+
+
+class ISAB(LimeXOR):
+    """LIME-XOR in Gauss-Seidel order: links read the history, then the history reads the links as they are now.
+
+    Set Transformer's ISAB updates in this order. History meets history one layer earlier than in LIME-XOR, at the same
+    FLOP; but a layer is two passes over the history, and no row of its first layer can be kept for later.
+    """
+
+    name = "isab"
+    order = "gauss-seidel"

@@ -1,0 +1,52 @@
+"""LIME-HSTU: the history reads itself causally, then links summarize it; candidates stay decoupled."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from limerank.batch import UserInputs
+from limerank.models.lime_mha import LimeMHA, LimeMHAOptions
+from limerank.nn.stu import STUStack
+from limerank.schema import FeatureSpace
+
+
+class LimeHSTUOptions(LimeMHAOptions):
+    """Options of LIME-HSTU."""
+
+    layers: int = Field(default=3, ge=1, description="n, causal STU layers over the history")
+    activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the causal self-attention")
+    output: Literal["gated", "concat"] = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
+    uvqk_activation: Literal["u", "all"] = Field(default="u", description="which of U, V, Q, K pass a SiLU")
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class LimeHSTU(LimeMHA):
+    """E' = STU_n(... STU_1(E)), causal; L^P = MHA(L^C, E', E') and the candidate stage of LIME-MHA.
+
+    The variant of the paper's latency data. Its user stage is quadratic in the history, as HSTU's; its candidates are as
+    cheap as LIME-MHA's, where HSTU's read the whole history in every layer.
+    """
+
+    name = "lime-hstu"
+    options_type = LimeHSTUOptions
+    options: LimeHSTUOptions
+    ordered = True
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: LimeHSTUOptions) -> None:
+        super().__init__(space, tasks, options)
+        self.stack = STUStack(
+            options.width,
+            options.heads,
+            options.layers,
+            activation=options.activation,
+            output=options.output,
+            uvqk_activation=options.uvqk_activation,
+            dropout=options.dropout,
+        )
+
+    def history(self, inputs: UserInputs) -> Tensor:
+        encoded: Tensor = self.stack(super().history(inputs), inputs.history.offsets)
+        return encoded

@@ -1,0 +1,68 @@
+"""Linformer: target attention over r learned mixtures of the history instead of its N events."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from limerank.batch import UserInputs
+from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.compressed_sequence import CompressedSequence
+from limerank.ops.jagged import pad, unpad
+from limerank.ops.target_attention import attend_one
+from limerank.schema import FeatureSpace
+
+
+class LinformerOptions(AttentionOptions):
+    """`positions` is N_max: older events are not read."""
+
+    rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
+    shared_projection: bool = Field(default=False, description="one P for keys and values")
+
+
+class Linformer(Ranker):
+    """o_c = softmax(LN(T_c) W_Q K'^T / sqrt(d_a)) V',  K' = P_K LN(E) W_K,  V' = P_V LN(E) W_V  per head.
+
+    P is indexed by recency. Keys depend on the user, so only queries are cached per item; a candidate costs r, not N.
+    """
+
+    name = "linformer"
+    family = "linear-attention"
+    options_type = LinformerOptions
+    ordered = True
+    options: LinformerOptions
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: LinformerOptions) -> None:
+        super().__init__(space, tasks, options)
+        self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
+        keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)
+        start_aligned([self.to_queries], [keys_values], options.sharpness)
+        self.compressed = CompressedSequence(
+            keys_values, options.rank, options.positions, shared=options.shared_projection
+        )
+
+    def encode_user(self, inputs: UserInputs) -> UserState:
+        keys, values = self.compressed(self.history(inputs), inputs.history.offsets)
+        context = self.context_tower(inputs.users, inputs.context)
+        return UserState((keys, values), self.head.from_user(context))
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        (queries,) = self.to_queries(items)
+        rows: Tensor = queries.flatten(1)
+        return rows
+
+    def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        keys, values = user.memory
+        queries = split_heads(items.rows, self.options.heads)
+        if candidate_offsets.shape[0] == 2:
+            return attend_one(queries, keys[0], values[0]).flatten(1)
+        padded, places = pad(queries, candidate_offsets)
+        attended = functional.scaled_dot_product_attention(
+            padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        )
+        return unpad(attended.transpose(1, 2), places).flatten(1)
+
+    def row_parameters(self) -> list[Tensor]:
+        return list(self.to_queries.parameters())

@@ -1,0 +1,80 @@
+"""PMA: pooling by multi-head attention with coupled keys, the ablation of LIME's decoupling."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.batch import UserInputs
+from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.nn.attention import EPSILON, HeadProjection, split_heads, start_aligned
+from limerank.nn.links import ContextMix, Links
+from limerank.ops.jagged import pad, unpad
+from limerank.ops.target_attention import attend_dense, attend_one
+from limerank.schema import FeatureSpace
+
+
+class PMAOptions(AttentionOptions):
+    """Options of PMA."""
+
+    links: int = Field(default=32, ge=1, description="seeds, what LIME calls links")
+
+
+class PMA(Ranker):
+    """S^C = S + MLP(S (+) E^C);  Z = LN(Q + MHA(S^C, E, E)), P = LN(Z + relu(W Z));  o_c = MHA(T_c, P, P).
+
+    Q is the query projection of the seeds. Like LIME-MHA, except that candidates are compared with the *pooled* seeds:
+    the keys depend on the user, so nothing but a query can be cached per item (Set Transformer, section 3.2).
+    """
+
+    name = "pma"
+    family = "lime"
+    options_type = PMAOptions
+    options: PMAOptions
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: PMAOptions) -> None:
+        super().__init__(space, tasks, options)
+        width, heads, queries = options.width, options.heads, options.query_key_width
+        self.seeds = Links(options.links, width)
+        self.context_mix = ContextMix(width, self.context_tower.output_width)
+        self.seed_queries = HeadProjection(width, heads, queries, width)
+        self.history_keys_values = HeadProjection(width, heads, queries, width)
+        self.first_norm = nn.LayerNorm(width, eps=EPSILON)
+        self.mix = nn.Linear(width, width)
+        self.second_norm = nn.LayerNorm(width, eps=EPSILON)
+        self.candidate_queries = HeadProjection(width, heads, queries)
+        self.pooled_keys_values = HeadProjection(width, heads, queries, width)
+        start_aligned(
+            queries=[self.seed_queries, self.candidate_queries],
+            keys=[self.history_keys_values, self.pooled_keys_values],
+            sharpness=options.sharpness,
+        )
+
+    def encode_user(self, inputs: UserInputs) -> UserState:
+        context = self.context_tower(inputs.users, inputs.context)
+        queries, own = self.seed_queries(self.context_mix(self.seeds(), context))
+        keys, values = self.history_keys_values(self.history(inputs))
+        read = attend_dense(queries, keys, values, inputs.history.offsets)
+        first = self.first_norm((own + read).flatten(2))
+        pooled = self.second_norm(first + functional.relu(self.mix(first)))
+        return UserState(self.pooled_keys_values(pooled), self.head.from_user(context))
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        (queries,) = self.candidate_queries(items)
+        rows: Tensor = queries.flatten(1)
+        return rows
+
+    def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        keys, values = user.memory
+        queries = split_heads(items.rows, self.options.heads)
+        if candidate_offsets.shape[0] == 2:
+            return attend_one(queries, keys[0], values[0]).flatten(1)
+        padded, places = pad(queries, candidate_offsets)
+        attended = functional.scaled_dot_product_attention(
+            padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        )
+        return unpad(attended.transpose(1, 2), places).flatten(1)
+
+    def row_parameters(self) -> list[Tensor]:
+        return list(self.candidate_queries.parameters())

@@ -1,0 +1,75 @@
+"""SASRec: self-attention along the history; its last state is the user, or a candidate is appended to read it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from limerank.batch import UserInputs
+from limerank.models.base import ItemState, RankerOptions, UserState
+from limerank.models.pooled import PooledRanker
+from limerank.nn.encodings import Encoding
+from limerank.nn.sasrec import SASRecStack
+from limerank.schema import FeatureSpace
+
+
+class SASRecOptions(RankerOptions):
+    """Two blocks and learned positions, as published."""
+
+    encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
+    heads: int = Field(default=4, ge=1)
+    layers: int = Field(default=2, ge=1, description="blocks")
+    feed_forward: int | None = Field(
+        default=None, ge=1, description="hidden width of the feed-forward layers; default: width"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="behind the attention and in the feed-forward layers")
+    readout: Literal["last", "target"] = Field(
+        default="last", description="the history's last state, or the row of a candidate appended to it"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> SASRecOptions:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
+        return self
+
+
+class SASRec(PooledRanker):
+    """Blocks x <- FFN(LN(q + MHA_causal(q, x, x))), q = LN(x), FFN(z) = z + W_2 relu(W_1 z), over E with positions.
+
+    last:    o_c = the state of the last event; zero for an empty history.
+    target:  o_c = the state of T_c appended to the history (as in BST), which reads the history and itself. T_c has no
+             position: its row must not depend on the user.
+    """
+
+    name = "sasrec"
+    family = "sequence"
+    options_type = SASRecOptions
+    ordered = True
+    options: SASRecOptions
+
+    def __init__(self, space: FeatureSpace, tasks: int, options: SASRecOptions) -> None:
+        super().__init__(space, tasks, options)
+        hidden = options.feed_forward or options.width
+        self.stack = SASRecStack(options.width, options.heads, options.layers, hidden, options.dropout)
+        self.factorized = self.foldable = options.readout == "last"
+
+    def encode_user(self, inputs: UserInputs) -> UserState:
+        rows, offsets = self.history(inputs), inputs.history.offsets
+        share = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        if self.factorized:
+            return UserState((self.stack.last(rows, offsets),), share)
+        memory = self.stack.prefill(rows, offsets)
+        return UserState(tuple(tensor for keys_values in memory for tensor in keys_values), share, offsets)
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        return super().item_rows(items) if self.factorized else items
+
+    def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        if self.factorized:
+            return super().interact(user, items, candidate_offsets)
+        assert user.offsets is not None
+        memory = tuple(zip(user.memory[::2], user.memory[1::2], strict=True))
+        return self.stack.append(items.rows, candidate_offsets, memory, user.offsets)

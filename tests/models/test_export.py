@@ -1,0 +1,70 @@
+"""The exported user stage computes what the ranker computes, for every ranker and histories of any length."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from limerank.batch import UserInputs
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.errors import ArgumentError
+from limerank.models import Ranker, UserState, build_ranker
+from limerank.models.export import export_user_stage
+from limerank.study.zoo import BUILT_IN, random_request
+
+NEEDS_AN_EVENT = {"mamba"}  # the last state of a scan over nothing does not exist; eager code has a way out
+
+
+def assert_same(got: UserState, expected: UserState) -> None:
+    assert isinstance(got, UserState)
+    torch.testing.assert_close((got.memory, got.share), (expected.memory, expected.share), rtol=1e-5, atol=1e-5)
+    assert (got.offsets is None) == (expected.offsets is None)
+    if got.offsets is not None and expected.offsets is not None:
+        assert torch.equal(got.offsets, expected.offsets)
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor found")  # of torch, about weights that are not on the CPU
+def test_the_user_stage_is_exported_with_a_free_history(ranker: Ranker, log: EventLog) -> None:
+    """One program, made from one request, then saved and loaded, runs others: other lengths, items and lists."""
+
+    def inputs_of(request: int, length: int) -> UserInputs:
+        loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=length)
+        return loader.user_inputs(np.array([request]))
+
+    requests = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=1).requests
+    last, first = int(requests[-1]), int(requests[0])
+    program = export_user_stage(ranker, inputs_of(last, 5))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    assert program.example_inputs is None  # torch.export.load would unpickle them
+    file.seek(0)
+    stage = torch.export.load(file).module()
+    empty = [] if ranker.name in NEEDS_AN_EVENT else [(first, 0)]
+    for request, length in ((last, 1), (last, 2), (last, 7), (last, 20), *empty):
+        inputs = inputs_of(request, max(length, 1))
+        assert inputs.history.item_of_event.shape[0] == length
+        with torch.no_grad():
+            expected = ranker.encode_user(inputs)
+        assert_same(stage(inputs), expected)
+
+
+def test_only_one_request_with_a_history_is_an_example(log: EventLog) -> None:
+    ranker = build_ranker({"name": "ttsn"}, log.encoders.space(), 1, "test")
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=5)
+    for requests in (loader.requests[-2:], loader.requests[np.argmin(loader.history_lengths(loader.requests))][None]):
+        with pytest.raises(ArgumentError, match="one request that has a history"):
+            export_user_stage(ranker, loader.user_inputs(requests))
+
+
+def test_times_are_free_too() -> None:
+    """An encoding that reads times is part of the program."""
+    ranker = build_ranker({"name": "mha", "encoding": "age"}, BUILT_IN, 1, "test").eval()
+    program = export_user_stage(ranker, random_request(BUILT_IN, 5))
+    inputs = random_request(BUILT_IN, 11, seed=1)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(inputs).memory, ranker.encode_user(inputs).memory)

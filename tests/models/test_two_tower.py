@@ -1,0 +1,193 @@
+"""IntTower against loops over layers and heads, and its optional parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from limerank.batch import RequestBatch
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.models import build_ranker
+from limerank.models.export import export_user_stage
+from limerank.models.inttower import IntTower
+from limerank.schema import FeatureSpace
+from limerank.serve.offline import compute_rows
+from limerank.serve.scorer import score_candidates
+
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"pooling": "mean", "gate": True},
+    {"user_layers": [9], "user_heads": 1, "item_heads": 3, "head_width": 5, "gate": True},
+    {"user_layers": [8, 6], "user_heads": 3, "item_heads": 1, "head_width": 4},
+]
+
+
+def make(log: EventLog, **options: Any) -> IntTower:
+    torch.manual_seed(2)
+    ranker = build_ranker({"name": "inttower", **options}, log.encoders.space(), 2, "test").eval()
+    assert isinstance(ranker, IntTower)
+    return ranker
+
+
+def some_requests(log: EventLog, first: int = 0, last: int = 6) -> RequestBatch:
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    return loader.assemble(loader.requests[first:last])
+
+
+def interactions(ranker: IntTower, batch: RequestBatch) -> Tensor:
+    user = ranker.encode_user(batch.inputs)
+    items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
+    return ranker.interact(user, items, batch.candidates.offsets)
+
+
+def user_layers(ranker: IntTower, batch: RequestBatch, request: int) -> list[Tensor]:
+    """u_1 ... u_L of one request, each layer by hand."""
+    start, stop = batch.inputs.history.offsets[request : request + 2].tolist()
+    pooled = ranker.item_tower.history(batch.inputs.history)[start:stop].sum(0)
+    if ranker.options.pooling == "mean" and stop > start:
+        pooled = pooled / (stop - start)
+    context = ranker.context_tower(batch.inputs.users, batch.inputs.context)[request]
+    fields = [pooled, *context.split(ranker.options.embedding_width)]
+    if ranker.gate is not None:
+        squeezed = torch.stack([field.mean() for field in fields])
+        weights = torch.softmax(ranker.gate.weigh.weight @ squeezed + ranker.gate.weigh.bias, 0)
+        fields = [field * weight + field for field, weight in zip(fields, weights, strict=True)]
+    state, states = torch.cat(fields), []
+    for layer in ranker.layers:
+        state = torch.relu(layer(state))
+        states.append(state)
+    return states
+
+
+def by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
+    options = ranker.options
+    targets = ranker.item_tower.candidates(batch.candidates.items)[batch.candidates.item_of_candidate]
+    offsets = batch.candidates.offsets.tolist()
+    outputs = []
+    for b in range(len(batch.inputs)):
+        for c in range(offsets[b], offsets[b + 1]):
+            item_heads = ranker.to_item_heads(targets[c]).split(options.head_width)
+            numbers = []
+            for state, project in zip(user_layers(ranker, batch, b), ranker.to_user_heads, strict=True):
+                for user_head in project(state).split(options.head_width):
+                    numbers.append(max((user_head @ item_head for item_head in item_heads), key=float))
+            outputs.append(torch.stack(numbers))
+    return torch.stack(outputs)
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())) or "default")
+def test_inttower_against_loops(log: EventLog, options: dict[str, Any]) -> None:
+    """Values for batches, for one request and as served, and the gradient of every parameter."""
+    ranker, batch = make(log, **options), some_requests(log)
+    expected, got = by_loops(ranker, batch), interactions(ranker, batch)
+    assert got.shape[1] == ranker.interaction_width() == len(ranker.options.user_layers) * ranker.options.user_heads
+    torch.testing.assert_close(got, expected, **CLOSE)
+    found: list[list[Tensor | None]] = []
+    for output in (got, expected):
+        ranker.zero_grad()
+        (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum().backward()
+        found.append([p.grad for p in ranker.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            scale = theirs.abs().max() + 1e-6
+            torch.testing.assert_close(mine / scale, theirs / scale, rtol=1e-3, atol=1e-4)
+    only = some_requests(log, 5, 6)
+    rows = compute_rows(ranker, only.candidates.items, "fp32")
+    with torch.inference_mode():
+        torch.testing.assert_close(interactions(ranker, only), by_loops(ranker, only), **CLOSE)
+        served = score_candidates(ranker, ranker.encode_user(only.inputs), rows, only.candidates.item_of_candidate)
+        torch.testing.assert_close(served, ranker(only), **CLOSE)
+
+
+def test_the_head_contains_the_original_score(log: EventLog) -> None:
+    """With ones for the interaction and two opposite hidden units, a logit is the plain sum of all maxima."""
+    ranker, batch = make(log), some_requests(log)
+    with torch.no_grad():
+        for parameter in ranker.head.parameters():
+            parameter.zero_()
+        ranker.head.from_interaction.weight[0] = 1.0
+        ranker.head.from_interaction.weight[1] = -1.0
+        last = ranker.head.later_layers()[-1][0]
+        last[:, 0], last[:, 1] = 1.0, -1.0
+        expected = by_loops(ranker, batch).sum(1)
+        torch.testing.assert_close(ranker(batch)[:, 0], expected, rtol=1e-4, atol=1e-3)
+
+
+def contrastive_by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
+    options, offsets = ranker.options, batch.candidates.offsets.tolist()
+    targets = ranker.item_tower.candidates(batch.candidates.items)[batch.candidates.item_of_candidate]
+    vectors = [torch.stack(list(ranker.to_item_heads(t).split(options.head_width))).mean(0) for t in targets]
+    positive = [bool(label) for label in batch.labels[:, 0]]
+    terms = []
+    for b in range(len(batch.inputs)):
+        state = user_layers(ranker, batch, b)[-1]
+        user = torch.stack(list(ranker.to_user_heads[-1](state).split(options.head_width))).mean(0)
+        similar = [torch.cosine_similarity(user, vector, dim=0) / options.temperature for vector in vectors]
+        for c in range(offsets[b], offsets[b + 1]):
+            if positive[c]:
+                others = [s for s, p in zip(similar, positive, strict=True) if not p]
+                terms.append(-torch.log_softmax(torch.stack([similar[c], *others]), 0)[0])
+    return torch.stack(terms).mean()
+
+
+def test_the_contrastive_loss(log: EventLog) -> None:
+    """Each positive against all negatives of the batch, by cosine; off by default."""
+    ranker, batch = make(log, contrastive=0.3, temperature=0.2), some_requests(log)
+    assert 0 < batch.labels[:, 0].sum() < len(batch.labels)
+    user = ranker.encode_user(batch.inputs)
+    items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
+    loss = ranker.auxiliary_loss(user, items, batch)
+    assert loss is not None
+    torch.testing.assert_close(loss, 0.3 * contrastive_by_loops(ranker, batch), **CLOSE)
+    assert make(log).auxiliary_loss(user, items, batch) is None
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_the_contrastive_loss_without_positives_or_without_negatives(log: EventLog, label: float) -> None:
+    """Zero, and no gradient that is not a number."""
+    ranker, batch = make(log, contrastive=1.0), some_requests(log)
+    batch = dataclasses.replace(batch, labels=torch.full_like(batch.labels, label))
+    user = ranker.encode_user(batch.inputs)
+    items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
+    loss = ranker.auxiliary_loss(user, items, batch)
+    assert loss is not None
+    assert float(loss.detach()) == 0
+    loss.backward()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in ranker.parameters())
+
+
+def test_every_parameter_of_the_optional_parts_receives_gradient(log: EventLog) -> None:
+    ranker, batch = make(log, gate=True, contrastive=0.1).train(), some_requests(log, 0, 16)
+    ranker.loss(batch).backward()
+    for name, parameter in ranker.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_log_without_user_and_context_features(log: EventLog) -> None:
+    """The gate then has two fields: the history and a constant."""
+    space = log.encoders.space()
+    bare = FeatureSpace(item=space.item, event=space.event)
+    ranker = build_ranker({"name": "inttower", "gate": True}, bare, 1, "test")
+    assert isinstance(ranker, IntTower)
+    assert ranker.gate is not None
+    assert ranker.gate.widths == (32, 1)
+
+
+def test_the_user_stage_exports_for_any_history_length(log: EventLog) -> None:
+    ranker = make(log, gate=True)
+    program = export_user_stage(ranker, some_requests(log, 5, 6).inputs).module()
+    for request in (0, 3, 7):
+        inputs = some_requests(log, request, request + 1).inputs
+        with torch.inference_mode():
+            expected, got = ranker.encode_user(inputs), program(inputs)
+        torch.testing.assert_close(got.memory[0], expected.memory[0], **CLOSE)
