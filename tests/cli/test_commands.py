@@ -129,10 +129,10 @@ def test_errors_as_json(tmp_path: Path) -> None:
     [
         [], ["quickstart"], ["init"], ["prepare"], ["prepare", "simulated"], ["prepare", "table"],
         ["prepare", "movielens"], ["prepare", "kuairand-1k"], ["prepare", "taobao-ad"], ["prepare", "fuxictr"],
-        ["append"], ["describe"], ["models"], ["bench"], ["bench", "data"], ["bench", "ops"], ["train"],
-        ["evaluate"], ["export"], ["rank"], ["bundle"], ["bundle", "list"], ["bundle", "show"], ["bundle", "verify"],
-        ["bundle", "activate"], ["bundle", "rollback"], ["bundle", "gc"], ["study"], ["study", "accuracy"],
-        ["study", "latency"],
+        ["append"], ["describe"], ["models"], ["bench"], ["bench", "data"], ["bench", "ops"], ["bench", "models"], ["train"],
+        ["evaluate"], ["export"], ["rank"], ["links"], ["bundle"], ["bundle", "list"], ["bundle", "show"],
+        ["bundle", "verify"], ["bundle", "activate"], ["bundle", "rollback"], ["bundle", "gc"], ["study"],
+        ["study", "accuracy"], ["study", "latency"],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from limerank.batch import RequestBatch
-from limerank.data.batches import Position, RequestLoader, _shared
+from limerank.data.batches import Position, RequestLoader, share_items
 from limerank.data.eventlog import EventLog
 from limerank.data.ranges import LONG_RANGE, Ranges
 from limerank.data.splits import Part
@@ -125,6 +125,6 @@ def test_slices_and_rows_gather_the_same(pairs: list[tuple[int, int]]) -> None:
 @given(rows=st.lists(st.integers(0, 200), min_size=1, max_size=2000))
 def test_items_are_shared_without_changing_what_a_row_is(log: EventLog, rows: list[int]) -> None:
     """Whichever way the items of a batch are found: the whole table, a bitmap or sorting."""
-    items, place = _shared(log.item_table, np.array(rows, dtype=np.uint8))
+    items, place = share_items(log.item_table, np.array(rows, dtype=np.uint8))
     assert torch.equal(items.take(place).indices, log.item_table.take(torch.tensor(rows)).indices)
     assert torch.equal(items.take(place).lists[0].values, log.item_table.take(torch.tensor(rows)).lists[0].values)

@@ -13,6 +13,7 @@ from limerank.cli import (
     bundle,
     data,
     init,
+    links,
     models,
     prepare,
     prepare_fuxictr,
@@ -64,6 +65,7 @@ data.register(app)
 models.register(app)
 training.register(app)
 rank.register(app)
+links.register(app)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limerank.cli.common import JsonOption, emit_json, emit_table, progress_for, say
+from limerank.cli.common import JsonOption, emit_json, emit_table, parse_counts, parse_rankers, progress_for, say
 
 app = typer.Typer(no_args_is_help=True, help="How fast limerank is on this machine.")
 
@@ -121,6 +121,61 @@ def ops(
         )
     for note in result.notes:
         say(f"note: {note}")
+
+
+@app.command(epilog="Example: limerank bench models --models lime-xor,hstu --history 2048")
+def models(
+    models: Annotated[str | None, typer.Option(help="Rankers to measure, comma-separated; default: all.")] = None,
+    history: Annotated[int, typer.Option(min=1, help="Events of every history.")] = 1024,
+    candidates: Annotated[str, typer.Option(help="Candidates per request, comma-separated.")] = "1,64",
+    requests: Annotated[int, typer.Option(min=1, help="Requests per batch.")] = 16,
+    width: Annotated[int, typer.Option(min=1, help="d, the width of E and T.")] = 32,
+    links: Annotated[
+        int, typer.Option(min=1, help="l, the links of LIME and what other rankers have for it (rank, recent, ...).")
+    ] = 16,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads; rankers train on one.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """A training step of every ranker on the same batch, next to this machine's GEMM (minutes)."""
+    from limerank.models import RANKERS
+    from limerank.study.model_bench import run_model_bench
+
+    chosen = list(RANKERS) if models is None else parse_rankers(models)
+    result = run_model_bench(
+        progress_for(as_json),
+        models=chosen,
+        requests=requests,
+        history=history,
+        candidates=parse_counts(candidates, "--candidates"),
+        width=width,
+        links=links,
+        threads=threads,
+        repeats=repeats,
+    )
+    if as_json:
+        emit_json(result.model_dump())
+        return
+    for count in dict.fromkeys(row.candidates for row in result.rows):
+        emit_table(
+            f"training step: {requests} requests, history {history:,}, {count} candidate{'s' * (count > 1)} each, "
+            f"d {width}, l {links}; {threads} thread{'s' * (threads > 1)}",
+            ["ranker", "ms", "forward", "backward", "GEMMs"],
+            [
+                [row.model, f"{row.ms:.1f}", f"{row.forward_ms:.1f}", f"{row.backward_ms:.1f}", f"{row.gemms:.2f}"]
+                for row in sorted(result.rows, key=lambda row: row.ms)
+                if row.candidates == count
+            ],
+        )
+    for ratio in result.ratios:
+        say(
+            f"{ratio.candidates} candidate{'s' * (ratio.candidates > 1)}: a step of {ratio.other} takes "
+            f"{ratio.times:.2f} times as long as one of {ratio.model}"
+        )
+    say(
+        f"GEMMs: in products of two 1024 x 1024 matrices, {result.gemm_gflops:.0f} GFLOP/s in the same rounds; "
+        f"{result.copy_gbytes_per_second:.0f} GB/s copied"
+    )
 
 
 def _shape(shape: dict[str, int]) -> str:

@@ -90,6 +90,29 @@ def parse_pairs(text: str, option: str) -> dict[str, str]:
     return pairs
 
 
+def parse_rankers(text: str) -> list[str]:
+    """`mha,lime-mha` to the names of rankers."""
+    from limerank.models import check_model
+
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        check_model({"name": name}, "--models")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"--models {text}: must name rankers, each once, separated by commas")
+    return names
+
+
+def parse_counts(text: str, option: str) -> list[int]:
+    """`1,64` to a list of numbers."""
+    try:
+        numbers = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise UsageError(f"{option} {text}: must be whole numbers separated by commas") from None
+    if not numbers or min(numbers) < 1:
+        raise UsageError(f"{option} {text}: must be positive whole numbers separated by commas")
+    return numbers
+
+
 def _is_number(cell: object) -> bool:
     text = str(cell).strip().rstrip("%x").split("±")[0]
     try:

@@ -1,9 +1,10 @@
-"""`limerank rank`: candidates in order, with scores and the time of each stage."""
+"""`limerank rank`: candidates in order, with scores and the time of each stage, and why."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,12 +18,16 @@ from limerank.cli.common import (
     say,
     use_threads,
 )
+from limerank.cli.links import attribute_text, profile_facts
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
     from limerank.serve.engine import Event, Ranking
+    from limerank.serve.explain import CandidateExplanation, Explanation
+    from limerank.serve.link_profiles import LinkProfile
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHOWN_LINKS, SHOWN_EVENTS = 5, 3
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +60,18 @@ def rank(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 10,
     task: Annotated[str | None, typer.Option(help="Task to order by; default: the first.")] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Also show why the first N stand where they do, link by link (LIME rankers only)."
+        ),
+    ] = None,
+    layer: Annotated[
+        Literal["first", "last"],
+        typer.Option(
+            help="With --explain: whose reading of the history is shown, where links read it in several layers."
+        ),
+    ] = "first",
     bundle: Annotated[str | None, typer.Option(help="Bundle id; default: the active one.")] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -64,6 +81,10 @@ def rank(
 
     use_threads(threads)
     engine = Engine.open(store, bundle)
+    if explain is not None:
+        from limerank.serve.link_profiles import lime_ranker
+
+        lime_ranker(engine.bundle)
     chosen = [text for text in items.split(",") if text] if items is not None else None
     if chosen is not None and not chosen:
         raise UsageError("--items: names no candidate; give ids separated by commas, or leave it out for the catalog")
@@ -76,10 +97,24 @@ def rank(
     }
     engine.rank(user, chosen, **request)  # warm-up: the first call maps the rows and allocates
     ranking = engine.rank(user, chosen, **request)
+    if explain is None:
+        if as_json:
+            emit_json(ranking_facts(ranking))
+            return
+        _show(user, ranking)
+        return
+    from limerank.serve.explain import explain as explained
+    from limerank.serve.link_profiles import link_profiles
+
+    del request["limit"]
+    explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer, **request)
+    profiles = link_profiles(engine.bundle)
     if as_json:
-        emit_json(ranking_facts(ranking))
+        emit_json({**ranking_facts(ranking), "explanation": explanation_facts(explanation, profiles)})
         return
     _show(user, ranking)
+    for place, candidate in enumerate(explanation.candidates, 1):
+        _show_why(place, candidate, explanation, profiles)
 
 
 def ranking_facts(ranking: Ranking) -> dict[str, Any]:
@@ -95,6 +130,18 @@ def ranking_facts(ranking: Ranking) -> dict[str, Any]:
         ],
         "path": ranking.path,
         "milliseconds": {stage: round(value, 4) for stage, value in ranking.milliseconds.items()},
+    }
+
+
+def explanation_facts(explanation: Explanation, profiles: list[LinkProfile]) -> dict[str, Any]:
+    """An explanation as one JSON object: candidates by link, and per link what it read and what it attracts."""
+    return {
+        "task": explanation.task,
+        "candidates": [asdict(candidate) for candidate in explanation.candidates],
+        "links": [
+            {**profile_facts(profile), "events": [asdict(event) for event in events]}
+            for profile, events in zip(profiles, explanation.events, strict=True)
+        ],
     }
 
 
@@ -137,3 +184,30 @@ def _show(user: str, ranking: Ranking) -> None:
     say("  ".join(f"{stage} {value:.2f} ms" for stage, value in ranking.milliseconds.items()))
     if ranking.unknown_items:
         say(f"unknown items, scored as such: {', '.join(ranking.unknown_items[:10])}")
+
+
+def _show_why(
+    place: int, candidate: CandidateExplanation, explanation: Explanation, profiles: list[LinkProfile]
+) -> None:
+    say("")
+    parts = {
+        "links": candidate.from_links,
+        "item": candidate.from_item,
+        "user and context": candidate.from_user,
+        "constant": candidate.constant,
+    }
+    terms = ", ".join(f"{name} {value:+.3f}" for name, value in parts.items())
+    say(f"{place}. {candidate.item}: logit of {explanation.task} {candidate.logit:+.3f} = {terms}")
+    rows = []
+    for part in candidate.links[:SHOWN_LINKS]:
+        profile, events = profiles[part.link], explanation.events[part.link][:SHOWN_EVENTS]
+        rows.append(
+            [
+                profile.name,
+                f"{part.weight:.3f}",
+                f"{part.contribution:+.3f}",
+                ", ".join(f"{event.item} {event.share:.0%}" for event in events) or "-",
+                ", ".join(map(attribute_text, profile.attributes[:1])) or "-",
+            ]
+        )
+    emit_table("", ["link", "weight", "contribution", "read most of", "attracts"], rows)

@@ -13,11 +13,12 @@ from limerank.cli.common import (
     ThreadsOption,
     emit_json,
     emit_table,
+    parse_counts,
+    parse_rankers,
     progress_for,
     say,
     use_threads,
 )
-from limerank.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments on your machine.")
 
@@ -44,7 +45,7 @@ def accuracy(
     from limerank.study.accuracy import run_accuracy, spread
 
     use_threads(threads)
-    chosen = [{"name": name} for name in _models(models)]
+    chosen = [{"name": name} for name in parse_rankers(models)]
     progress = progress_for(as_json)
     study = run_accuracy(
         _dataset(dataset, out, overwrite),
@@ -109,13 +110,13 @@ def latency(
     from limerank.study.latency import contestants, measure_peaks, sweep
 
     use_threads(threads)
-    counts, lengths = _numbers(candidates, "--candidates"), _numbers(history, "--history")
+    counts, lengths = parse_counts(candidates, "--candidates"), parse_counts(history, "--history")
     log = EventLog.open(_dataset(dataset, out, overwrite))
     torch.manual_seed(0)
     tasks = len(log.schema.tasks)
     rankers = {
         name: build_ranker({"name": name, "width": width, "head": [head]}, log.encoders.space(), tasks, "--models")
-        for name in _models(models)
+        for name in parse_rankers(models)
     }
     peaks = measure_peaks()
     with progress_for(as_json).bar("latency", len(counts) + len(lengths)) as bar:
@@ -164,24 +165,3 @@ def _dataset(dataset: Path | None, out: Path, overwrite: bool) -> Path:
     from limerank.data.sources.simulated import SimulatedConfig, simulate
 
     return prepare(simulate(SimulatedConfig()), out / "dataset", overwrite=overwrite).path
-
-
-def _models(text: str) -> list[str]:
-    from limerank.models import check_model
-
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        check_model({"name": name}, "--models")
-    if not names or len(set(names)) < len(names):
-        raise UsageError(f"--models {text}: must name rankers, each once, separated by commas")
-    return names
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",") if part]
-    except ValueError:
-        raise UsageError(f"{option} {text}: must be whole numbers separated by commas") from None
-    if not numbers or min(numbers) < 1:
-        raise UsageError(f"{option} {text}: must be positive whole numbers separated by commas")
-    return numbers

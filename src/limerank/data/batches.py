@@ -111,7 +111,7 @@ class RequestLoader:
         labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
         for place, column in enumerate(self._labels):
             labels[:, place] = rows.take(column)
-        items, item_of_candidate = _shared(self.log.item_table, rows.take(self._item))
+        items, item_of_candidate = share_items(self.log.item_table, rows.take(self._item))
         candidates = Candidates(items, item_of_candidate, offsets=torch.from_numpy(rows.offsets))
         batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
         return batch.map(torch.Tensor.pin_memory) if self._pin else batch
@@ -162,7 +162,7 @@ def make_history(
     times: Ints | None = None,
 ) -> History:
     """A batch's history from item-table rows, encoded event features and times; items are held once each."""
-    items, item_of_event = _shared(item_table, item_rows)
+    items, item_of_event = share_items(item_table, item_rows)
     return History(
         items,
         item_of_event,
@@ -172,7 +172,7 @@ def make_history(
     )
 
 
-def _shared(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:
+def share_items(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:
     """Each item of `rows` once, and the place of each row among them.
 
     A table that is much smaller than the rows is shared as it is: finding out which of it occurs would cost more.

@@ -21,7 +21,10 @@ from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
 from limerank.nn.attention import HeadProjection
 from limerank.nn.links import ContextMix, Links, LinkSelection
+from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
+
+ReadingLayer = Literal["first", "last"]
 
 
 class LimeOptions(AttentionOptions):
@@ -81,6 +84,10 @@ class LimeRanker(FactorizedRanker):
         """L^P [B, l, d] from the links [B, l, d] that read the history."""
         raise TypeError(f"{type(self).__name__} personalizes no links")
 
+    def read_weights(self, links: Tensor, inputs: UserInputs, layer: ReadingLayer) -> Tensor:
+        """phi [sum_n, l, H]: how much of each event the links [B, l, d] of its request take in a layer."""
+        raise TypeError(f"{type(self).__name__} does not say what its links read")
+
     def row_shape(self) -> tuple[int, int]:
         return self.options.heads, self.options.all_links
 
@@ -108,6 +115,20 @@ class LimeRanker(FactorizedRanker):
         if self.options.context == "before":
             return self.context_mix(links, context), chosen
         return links.expand(context.shape[0], -1, -1), chosen
+
+    def history_attention(self, inputs: UserInputs, layer: ReadingLayer = "first") -> Tensor:
+        """How much each link reads of each event [sum_n, links, H], for explanations; zero for links not selected.
+
+        Links are numbered as in an item row. A ranker whose links read the history once has one layer, first and last.
+        """
+        reading, chosen = self.reading_links(self.context_tower(inputs.users, inputs.context))
+        weights = self.read_weights(reading, inputs, layer)
+        if chosen is None:
+            return weights
+        events, _, heads = weights.shape
+        places = chosen[0].index_select(0, row_of(inputs.history.offsets, events))
+        everywhere = weights.new_zeros(events, self.options.all_links, heads)
+        return everywhere.scatter(1, places[:, :, None].expand_as(weights), weights)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.candidate_queries(items)

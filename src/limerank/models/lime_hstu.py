@@ -26,8 +26,8 @@ class LimeHSTUOptions(LimeMHAOptions):
 class LimeHSTU(LimeMHA):
     """E' = STU_n(... STU_1(E)), causal; L^P = MHA(L^C, E', E') and the candidate stage of LIME-MHA.
 
-    The variant of the paper's latency data. Its user stage is quadratic in the history, as HSTU's; its candidates are as
-    cheap as LIME-MHA's, where HSTU's read the whole history in every layer.
+    The variant of the paper's latency data. Its user stage is quadratic in the history, as HSTU's; its candidates are
+    as cheap as LIME-MHA's, where HSTU's read the whole history in every layer.
     """
 
     name = "lime-hstu"

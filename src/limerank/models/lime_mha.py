@@ -9,10 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
-from limerank.models.lime import LimeOptions, LimeRanker
+from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
 from limerank.nn.attention import HeadProjection, start_aligned
 from limerank.nn.recency import Recency, days_before_latest
+from limerank.nn.xor import history_weights
 from limerank.ops.cost import absorption
+from limerank.ops.jagged import pad, unpad
 from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
 from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
@@ -55,9 +57,18 @@ class LimeMHA(LimeRanker):
         (queries,) = self.link_queries(links)
         if self._absorbs(history.shape[0], links.shape[0]):
             return self._pool_absorbed(queries, history, inputs).flatten(2)
-        keys, values = self.history_keys_values(history)
         bias = None if self.recency is None else self.recency(inputs.history.times, offsets)
+        keys, values = self.history_keys_values(history)
         return attend_dense(queries, keys, values, offsets, bias).flatten(2)
+
+    def read_weights(self, links: Tensor, inputs: UserInputs, layer: ReadingLayer) -> Tensor:
+        offsets = inputs.history.offsets
+        (queries,) = self.link_queries(links)
+        keys, places = pad(self.history_keys_values(self.history(inputs))[0], offsets)
+        scores = unpad(torch.einsum("bnha,blha->bnlh", keys, queries), places) * queries.shape[-1] ** -0.5
+        if self.recency is not None:
+            scores = scores + self.recency(inputs.history.times, offsets)[:, None]
+        return history_weights(scores, offsets, "softmax")
 
     def _absorbs(self, events: int, requests: int) -> bool:
         """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from limerank.batch import UserInputs
-from limerank.models.lime import LimeOptions, LimeRanker
+from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
 from limerank.nn.attention import start_aligned
 from limerank.nn.xor import XorDesign, XorLayer, XorStack
 from limerank.schema import FeatureSpace
@@ -76,3 +76,12 @@ class LimeXOR(LimeRanker):
         refine = self.stack.infer if serving and offsets.shape[0] == 2 else self.stack
         refined: Tensor = refine(history, links, offsets)
         return refined - links if self.options.readout == "sum" else refined
+
+    def read_weights(self, links: Tensor, inputs: UserInputs, layer: ReadingLayer) -> Tensor:
+        history, offsets = self.history(inputs), inputs.history.offsets
+        *before, last = self.stack.layers
+        for earlier in before if layer == "last" else ():
+            history, links = earlier(history, links, offsets)
+        reader = last if layer == "last" else self.stack.layers[0]
+        assert isinstance(reader, XorLayer)
+        return reader.reads(history, links, offsets)

@@ -23,7 +23,7 @@ from limerank.nn.attention import EPSILON, split_heads
 from limerank.ops.checks import check_layout, check_offsets_layout, checked_bounds
 from limerank.ops.jagged import row_of
 from limerank.ops.xor_attention import Activation, source_attention, xor_attention
-from limerank.ops.xor_layer import XorLayerWeights, fused_xor_stack
+from limerank.ops.xor_layer import XorLayerWeights, fused_xor_stack, source_pass, streams
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,12 @@ class XorLayer(nn.Module):
         """Sources [sum_n, d], jagged along offsets [B + 1], and links [B, l, d]; both after this layer."""
         if not need_source:
             return None, self._read_only(sources, links, offsets)
-        own, theirs = self._project(sources), self._project(links)
+        theirs, weights = self._project(links), self.tensors()
+        dropping = self.training and self.design.dropout > 0
+        if self.design.fusible and not dropping and streams(weights, sources, links.shape[0]):
+            after, out_t = source_pass(sources, theirs.queries, theirs.keys, theirs.values, offsets, weights)
+            return after, self._finish(links, out_t, theirs.gate)
+        own = self._project(sources)
         jacobi = self.design.order == "jacobi"
         out_s, out_t = xor_attention(
             own.queries,
@@ -118,13 +123,16 @@ class XorLayer(nn.Module):
 
     def _read_only(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """Links after the last layer: of the history only keys and values are ever read, so only they are computed."""
+        theirs, fused = self._project(links), self.tensors()
+        if self.design.fusible and streams(fused, sources, links.shape[0]):
+            _, out_t = source_pass(sources, theirs.queries, None, None, offsets, fused)
+            return self._finish(links, out_t, theirs.gate)
         rows = self.norm(sources)
         weights, biases = self.uvqk.weight.split(self.parts), self.uvqk.bias.split(self.parts)
         projected = functional.linear(rows, torch.cat([weights[1], weights[3]]), torch.cat([biases[1], biases[3]]))
         if self.design.uvqk_activation == "all":
             projected = functional.silu(projected)
         values, keys = (split_heads(part, self.heads) for part in projected.split((self.parts[1], self.parts[3]), -1))
-        theirs = self._project(links)
         _, out_t = xor_attention(
             None,
             keys,

@@ -204,7 +204,7 @@ def state_bytes(user: UserState) -> int:
 
 def random_items(space: FeatureSpace, count: int, seed: int = 0) -> Features:
     """Items with random features, every list of two values."""
-    return _features(space.item, count, torch.Generator().manual_seed(seed))
+    return random_features(space.item, count, torch.Generator().manual_seed(seed))
 
 
 def random_request(space: FeatureSpace, history: int, seed: int = 0) -> UserInputs:
@@ -212,17 +212,19 @@ def random_request(space: FeatureSpace, history: int, seed: int = 0) -> UserInpu
     generator = torch.Generator().manual_seed(seed)
     times = torch.arange(history + 1) * MINUTE
     events = History(
-        _features(space.item, history, generator),
+        random_features(space.item, history, generator),
         torch.arange(history),
-        _features(space.event, history, generator),
+        random_features(space.event, history, generator),
         torch.tensor([0, history]),
         times[:-1],
     )
-    users, context = _features(space.user, 1, generator), _features(space.context, 1, generator)
+    users, context = random_features(space.user, 1, generator), random_features(space.context, 1, generator)
     return UserInputs(users, context, events, times[-1:])
 
 
-def _features(features: tuple[EncodedFeature, ...], rows: int, generator: torch.Generator) -> Features:
+def random_features(features: tuple[EncodedFeature, ...], rows: int, generator: torch.Generator) -> Features:
+    """Rows with random values of some features; every list has two."""
+
     def drawn(size: int, count: int) -> Tensor:
         return torch.randint(0, size, (count,), generator=generator)
 

@@ -71,7 +71,7 @@ def pool_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_t [B, H, l, a], k_s and v_s; for SiLU `d_out_t` is already divided by the history's length."""
     d_q_t = _zeros(q_t, q_t.shape[-1])
-    d_k_s, d_v_s = torch.empty_like(k_s), torch.empty_like(v_s)
+    d_k_s, d_v_s = k_s.new_empty(k_s.shape), v_s.new_empty(v_s.shape)  # contiguous, whatever the inputs are
     scratch = _Scratch(q_t, pieces, 3)
     all_queries, all_d_out = block_diagonal(q_t * scale), block_diagonal(d_out_t)
     for piece in pieces:
@@ -80,7 +80,7 @@ def pool_backward(
         weights = _product(keys, queries.mT, scratch.of(piece))
         d_scores = _product(_rows(piece, v_s), d_out.mT, scratch.of(piece, 1))
         if activation == "silu":
-            _silu_and_gradient(weights, d_scores, scratch.of(piece, 2))
+            silu_and_gradient(weights, d_scores, weights, scratch.of(piece, 2))
         else:
             lse = piece.links_of(lse_t).transpose(1, 2).flatten(1)
             mean = (piece.links_of(d_out_t) * piece.links_of(out_t)).sum(-1).transpose(1, 2).flatten(1)
@@ -113,7 +113,7 @@ def spread_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q_s, k_t [B, H, l, a] and v_t [B, H, l, v]."""
     d_k_t, d_v_t = _zeros(k_t, k_t.shape[-1]), _zeros(v_t, v_t.shape[-1])
-    d_q_s = torch.empty_like(q_s)
+    d_q_s = q_s.new_empty(q_s.shape)  # contiguous, whatever q_s is
     links, heads = k_t.shape[1:3]
     scratch = _Scratch(k_t, pieces, 3)
     all_keys = block_diagonal(k_t * scale)
@@ -124,7 +124,7 @@ def spread_backward(
         weights = _product(queries, keys.mT, scratch.of(piece))
         d_scores = _product(d_out, piece.links_of(all_values).mT, scratch.of(piece, 1))
         if activation == "silu":
-            _silu_and_gradient(weights, d_scores, scratch.of(piece, 2))
+            silu_and_gradient(weights, d_scores, weights, scratch.of(piece, 2))
         else:
             _softmax_per_head(weights, heads)
             apart = d_scores.unflatten(2, (heads, links))
@@ -150,7 +150,8 @@ def block_diagonal(links: Tensor) -> Tensor:
 def blocks_of(matrix: Tensor, heads: int) -> Tensor:
     """The heads' blocks [count, H, l, w] of a matrix [count, H * l, H * w]."""
     split = matrix.unflatten(2, (heads, -1)).unflatten(1, (heads, -1))
-    return split.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    blocks: Tensor = split.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    return blocks
 
 
 class _Scratch:
@@ -205,14 +206,14 @@ def _add(total: Tensor, piece: Piece, left: Tensor, right: Tensor) -> None:
         total[piece.users] += blocks
 
 
-def _silu_and_gradient(scores: Tensor, d_weights: Tensor, gate: Tensor) -> None:
-    """In place: scores s become A = SiLU(s), and d_weights are multiplied by SiLU'(s) = A + sigmoid(s) (1 - A).
+def silu_and_gradient(scores: Tensor, d_weights: Tensor, weights: Tensor, spare: Tensor) -> None:
+    """Write A = SiLU(s) of scores s to `weights`, and multiply d_weights by SiLU'(s) = A + sigmoid(s) (1 - A).
 
-    One sigmoid serves both; it is what costs.
+    One sigmoid serves both; it is what costs. `weights` may be the scores themselves.
     """
-    torch.sigmoid(scores, out=gate)
-    scores.mul_(gate)
-    d_weights.mul_(torch.lerp(scores, scores.new_ones(()), gate, out=gate))
+    torch.sigmoid(scores, out=spare)
+    torch.mul(scores, spare, out=weights)
+    d_weights.mul_(torch.lerp(weights, weights.new_ones(()), spare, out=spare))
 
 
 def _softmax_per_head(scores: Tensor, heads: int) -> None:
@@ -222,7 +223,8 @@ def _softmax_per_head(scores: Tensor, heads: int) -> None:
 
 def _per_head(columns: Tensor, heads: int) -> Tensor:
     """[count, H * l] to [count, H, l]."""
-    return columns.unflatten(1, (heads, -1))
+    apart: Tensor = columns.unflatten(1, (heads, -1))
+    return apart
 
 
 def _hide_padding(piece: Piece, scores: Tensor) -> Tensor:

@@ -1,0 +1,198 @@
+"""Why a candidate has its score: the links it reads, what each adds to the logit, and what each read of the history.
+
+Three facts per link, which together lead from a candidate to events:
+
+    weight        w_(c,i), how much of the link the candidate takes; the same for every user
+    contribution  what that adds to this candidate's logit (`limerank.serve.contributions`)
+    events        what the link read of this user's history; the same for every candidate
+
+What a link stands for in the catalog is in `limerank.serve.link_profiles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limerank.batch import History
+from limerank.data.eventlog import UNKNOWN_ROW
+from limerank.errors import UsageError, did_you_mean
+from limerank.models import ItemState
+from limerank.models.lime import ReadingLayer
+from limerank.schema import UNKNOWN_INDEX, Kind
+from limerank.serve.bundle import Bundle
+from limerank.serve.contributions import Contributions, contributions
+from limerank.serve.engine import Engine, Event
+from limerank.serve.link_profiles import lime_ranker
+
+
+@dataclass(frozen=True)
+class EventRead:
+    """An event of the history, as a link read it."""
+
+    item: str
+    position: int
+    """1 is the most recent event."""
+    share: float
+    """Of all the link read: |weight|, averaged over heads; over the whole history these sum to 1."""
+    weights: list[float]
+    """phi per head; with SiLU it may be negative."""
+    features: dict[str, str]
+    """What happened, by event feature."""
+    time: int | None
+
+
+@dataclass(frozen=True)
+class LinkPart:
+    """A link's part in one candidate's logit."""
+
+    link: int
+    weight: float
+    """The mean over heads."""
+    contribution: float
+    """The sum over heads."""
+    head_weights: list[float]
+    head_contributions: list[float]
+
+
+@dataclass(frozen=True)
+class CandidateExplanation:
+    """logit = the contributions of all links + item + user + constant."""
+
+    item: str
+    logit: float
+    links: list[LinkPart]
+    """All of them, the largest contribution (of either sign) first."""
+    from_links: float
+    from_item: float
+    from_user: float
+    constant: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One request: its candidates, in the order asked for, and what each link read of its history."""
+
+    task: str
+    candidates: list[CandidateExplanation]
+    events: list[list[EventRead]]
+    """By link: what it read most first, of equal ones the more recent; empty for a link that read nothing."""
+    history_used: int
+
+
+def explain(
+    engine: Engine,
+    user_id: str,
+    item_ids: Sequence[str],
+    *,
+    context: dict[str, Any] | None = None,
+    events: Sequence[Event] = (),
+    now: int | None = None,
+    task: str | None = None,
+    layer: ReadingLayer = "first",
+    top_events: int = 5,
+) -> Explanation:
+    """Explain the logits that `engine.rank` gives these candidates for the same request.
+
+    `layer` says whose reading of the history is shown where links read it several times: that of the first layer, whose
+    rows are single events, or that of the last.
+    """
+    ranker, bundle = lime_ranker(engine.bundle), engine.bundle
+    tasks = bundle.manifest.tasks
+    if task is not None and task not in tasks:
+        raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
+    if top_events < 0:
+        raise UsageError(f"top_events must not be negative, but is {top_events}")
+    inputs, _ = engine.user_inputs(user_id, context or {}, events, now)
+    rows, share = bundle.rows.widened(torch.from_numpy(bundle.item_ids.rows_of(item_ids)))
+    with torch.inference_mode():
+        parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, share))
+        reads = ranker.history_attention(inputs, layer)
+    names = _history_names(bundle, user_id, events)
+    chosen = tasks.index(task) if task else 0
+    return Explanation(
+        task=tasks[chosen],
+        candidates=[_candidate(item, parts, place, chosen) for place, item in enumerate(item_ids)],
+        events=_most_read(bundle, reads, names, inputs.history, top_events),
+        history_used=len(names),
+    )
+
+
+def _candidate(item: str, parts: Contributions, place: int, task: int) -> CandidateExplanation:
+    links, weights = parts.links[place, task], parts.weights[place]
+    added, taken = links.sum(0), weights.mean(0)
+    return CandidateExplanation(
+        item=item,
+        logit=float(parts.total[place, task]),
+        links=[
+            LinkPart(link, float(taken[link]), float(added[link]), weights[:, link].tolist(), links[:, link].tolist())
+            for link in added.abs().argsort(descending=True, stable=True).tolist()
+        ],
+        from_links=float(links.sum()),
+        from_item=float(parts.item[place, task]),
+        from_user=float(parts.user[place, task]),
+        constant=float(parts.constant[place, task]),
+    )
+
+
+def read_shares(reads: Tensor) -> Tensor:
+    """|phi| of one request's events [n, links, H], averaged over heads, as shares [n, links] of what each link read.
+
+    A softmax's are its weights. Heads write to different places: a negative weight in one cancels nothing in another.
+    """
+    size = reads.abs().mean(2)
+    return size / size.sum(0).clamp(min=torch.finfo(size.dtype).tiny)
+
+
+def _most_read(
+    bundle: Bundle, reads: Tensor, names: Sequence[str], history: History, top: int
+) -> list[list[EventRead]]:
+    shares = read_shares(reads)
+    newest_first = shares.flip(0).argsort(dim=0, descending=True, stable=True)[:top]
+    happened = history.events.indices
+    last = len(names) - 1
+
+    def event(link: int, position: int) -> EventRead:
+        place = last - position
+        return EventRead(
+            item=names[place],
+            position=position + 1,
+            share=float(shares[place, link]),
+            weights=reads[place, link].tolist(),
+            features={
+                encoder.name: encoder.decode(int(index))
+                for encoder, index in zip(bundle.encoders.event, happened[place], strict=True)
+            },
+            time=None if history.times is None else int(history.times[place]),
+        )
+
+    return [
+        [event(link, position) for position in newest_first[:, link].tolist() if float(shares[last - position, link])]
+        for link in range(reads.shape[1])
+    ]
+
+
+def _history_names(bundle: Bundle, user_id: str, events: Sequence[Event]) -> list[str]:
+    """The items of the history that the engine uses for a request, oldest first, by name."""
+    user = int(bundle.user_ids.rows_of([user_id])[0])
+    start, end = bundle.histories["offsets"][user : user + 2].tolist()
+    stored = [_item_name(bundle, row) for row in bundle.histories["item"][start:end].tolist()]
+    names = stored + [event.item_id for event in events]
+    return names[max(0, len(names) - bundle.manifest.max_history) :]
+
+
+def _item_name(bundle: Bundle, row: int) -> str:
+    """The id of a catalog item; what ready-made histories know of others."""
+    if row < bundle.manifest.items:
+        return "unknown" if row == UNKNOWN_ROW else str(bundle.item_ids.ids[row])
+    single = [encoder for encoder in bundle.encoders.item if encoder.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
+    known = [
+        f"{encoder.name}={encoder.decode(index)}"
+        for encoder, index in zip(single, bundle.item_table.indices[row].tolist(), strict=True)
+        if index > UNKNOWN_INDEX
+    ]
+    return " ".join(known) or "unknown"
