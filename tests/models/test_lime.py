@@ -350,6 +350,39 @@ def test_a_pool_uses_its_active_links_only(log: EventLog, name: str, context: st
     torch.testing.assert_close(poisoned, ranker.interact(user, rows, batch.candidates.offsets), **EXACT)
 
 
+@pytest.mark.parametrize("options", [{}, {"candidate_activation": "silu"}, {"context": "after"}], ids=str)
+@pytest.mark.parametrize("name", ["lime-mha", "lime-xor"])
+def test_a_pool_against_explicit_matrices(log: EventLog, name: str, options: dict[str, Any]) -> None:
+    """Scores of the pool, the best of them as links, weights over the whole pool, values scaled by their shares."""
+    ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | {"pool": 12} | options)
+    assert isinstance(ranker, LimeMHA | LimeXOR)
+    assert ranker.selection is not None
+    score, everything = ranker.selection.score, ranker.links.embeddings
+    expected = []
+    for history, context, targets in per_request(ranker, batch):
+        scores = score.weight @ context + score.bias
+        chosen = scores.argsort(descending=True)[:5].tolist()
+        shares = scores[chosen].exp() / scores[chosen].exp().sum()
+        links = everything[chosen]
+        if ranker.options.context == "before":
+            links = contextual(ranker.context_mix, links, context)
+        if isinstance(ranker, LimeXOR):
+            personalized = dense_stack(ranker.stack, history, links) - links
+        else:
+            keys, values = (heads_of(ranker.history_keys_values, history, output) for output in (0, 1))
+            personalized = attend(heads_of(ranker.link_queries, links), keys, values)
+        if ranker.options.context == "after":
+            personalized = contextual(ranker.context_mix, personalized, context)
+        queries, keys = heads_of(ranker.candidate_queries, targets), heads_of(ranker.link_keys, everything)
+        read = []
+        for q, k, v in zip(queries, keys, heads_of(ranker.link_values, personalized), strict=True):
+            compared = q @ k.T / q.shape[1] ** 0.5
+            weights = silu(compared) / 12 if "candidate_activation" in options else compared.softmax(1)
+            read.append(weights[:, chosen] @ (5 * shares[:, None] * v))
+        expected.append(torch.cat(read, -1))
+    assert_same(ranker, batch, torch.cat(expected))
+
+
 def test_the_selection_is_trained(log: EventLog) -> None:
     """Its layer gets gradient of the loss, and moving it moves which links are active."""
     ranker, batch = log_setting(log, LENGTHS, name="lime-mha", **SMALL | {"pool": 12})

@@ -24,7 +24,7 @@ class PMAOptions(AttentionOptions):
 class PMA(Ranker):
     """S^C = S + MLP(S (+) E^C);  Z = LN(Q + MHA(S^C, E, E)), P = LN(Z + relu(W Z));  o_c = MHA(T_c, P, P).
 
-    Q is the query projection of the seeds. Like LIME-MHA, except that candidates are compared with the *pooled* seeds:
+    Q is a projection of the seeds, not the one that asks. Like LIME-MHA, but candidates are compared with pooled seeds:
     the keys depend on the user, so nothing but a query can be cached per item (Set Transformer, section 3.2).
     """
 

@@ -18,8 +18,6 @@ from limerank.ops.jagged import pad, row_of
 NARROW = 64
 """Values of all heads up to which one product of everything with everything beats one narrow product per head."""
 CHUNK = 32
-MOST_CHUNKS = 512
-"""Carrying states between chunks is quadratic in their number: longer histories get longer chunks."""
 
 
 def outer_sums(features: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
@@ -70,13 +68,12 @@ def decay_to_end(rates: Tensor, offsets: Tensor, count: int) -> Tensor:
 def decayed_causal(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor, chunk: int = CHUNK) -> Tensor:
     """q_i sum_(j <= i) exp(-rate_h (i - j)) k_j v_j^T for queries and keys [B, n, H, a], values [B, n, H, v].
 
-    Within a chunk one masked product; between chunks the state [a, v] that each chunk adds, carried to all later ones
-    by one product with a triangular matrix of decays. No loop, so that a traced length may vary. What stands behind an
-    event never reaches it: padding on the right is harmless.
+    Within a chunk one masked product; between chunks the state [a, v] that each chunk adds, carried to the later ones.
+    What stands behind an event never reaches it: padding on the right is harmless.
     """
     length = queries.shape[1]
     if not torch.compiler.is_compiling():
-        chunk = min(max(chunk, length // MOST_CHUNKS), max(length, 1))
+        chunk = min(chunk, max(length, 1))
     chunks = (length + chunk - 1) // chunk
     queries, keys, values = (_chunked(rows, chunks, chunk) for rows in (queries, keys, values))
     place = torch.arange(chunk, device=rates.device)
@@ -85,11 +82,25 @@ def decayed_causal(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor,
     if torch.compiler.is_compiling() or chunks > 1:
         to_end = torch.exp(-rates[:, None] * (chunk - 1 - place))[:, None, :, None]
         added = (keys * to_end).transpose(-1, -2) @ values
-        order = torch.arange(chunks, device=rates.device)
-        carried = _decays(rates * chunk, order[:, None] - 1 - order) @ added.flatten(3)
         from_start = torch.exp(-rates[:, None] * (place + 1))[:, None, :, None]
-        mixed = mixed + (queries * from_start) @ carried.view_as(added)
+        mixed = mixed + (queries * from_start) @ _carried(added, rates * chunk)
     return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)
+
+
+def _carried(added: Tensor, rates: Tensor) -> Tensor:
+    """The state before each chunk, from what each chunk adds [B, H, chunks, a, v] and the decay of a chunk [H].
+
+    One step per chunk. A traced graph knows no number of chunks, so there it is one product with a triangular matrix of
+    decays: quadratic in the chunks, but without a loop.
+    """
+    if torch.compiler.is_compiling():
+        order = torch.arange(added.shape[2], device=rates.device)
+        return (_decays(rates, order[:, None] - 1 - order) @ added.flatten(3)).view_as(added)
+    fading = torch.exp(-rates)[:, None, None]
+    states = [torch.zeros_like(added[:, :, 0])]
+    for own in added.unbind(2)[:-1]:
+        states.append(torch.addcmul(own, states[-1], fading))
+    return torch.stack(states, 2)
 
 
 def _chunked(rows: Tensor, chunks: int, chunk: int) -> Tensor:
