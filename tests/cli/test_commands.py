@@ -129,8 +129,8 @@ def test_errors_as_json(tmp_path: Path) -> None:
     [
         [], ["quickstart"], ["init"], ["prepare"], ["prepare", "simulated"], ["prepare", "table"],
         ["prepare", "movielens"], ["prepare", "kuairand-1k"], ["prepare", "taobao-ad"], ["prepare", "fuxictr"],
-        ["append"], ["describe"], ["models"], ["bench"], ["bench", "data"], ["bench", "ops"], ["bench", "models"], ["train"],
-        ["evaluate"], ["export"], ["rank"], ["links"], ["bundle"], ["bundle", "list"], ["bundle", "show"],
+        ["append"], ["describe"], ["models"], ["bench"], ["bench", "data"], ["bench", "ops"], ["bench", "models"],
+        ["train"], ["evaluate"], ["export"], ["rank"], ["links"], ["bundle"], ["bundle", "list"], ["bundle", "show"],
         ["bundle", "verify"], ["bundle", "activate"], ["bundle", "rollback"], ["bundle", "gc"], ["study"],
         ["study", "accuracy"], ["study", "latency"],
     ],

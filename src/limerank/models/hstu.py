@@ -9,7 +9,8 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.stu import Output, ProjectionActivation, STUStack
+from limerank.nn.gated import Output, ProjectionActivation
+from limerank.nn.stu import STUStack
 from limerank.ops.causal_attention import Activation
 from limerank.schema import FeatureSpace
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.lime_mha import LimeMHA, LimeMHAOptions
+from limerank.nn.gated import Output, ProjectionActivation
 from limerank.nn.stu import STUStack
 from limerank.schema import FeatureSpace
 
@@ -18,8 +19,8 @@ class LimeHSTUOptions(LimeMHAOptions):
 
     layers: int = Field(default=3, ge=1, description="n, causal STU layers over the history")
     activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the causal self-attention")
-    output: Literal["gated", "concat"] = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
-    uvqk_activation: Literal["u", "all"] = Field(default="u", description="which of U, V, Q, K pass a SiLU")
+    output: Output = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
+    uvqk_activation: ProjectionActivation = Field(default="u", description="which of U, V, Q, K pass a SiLU")
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
 from limerank.nn.attention import start_aligned
+from limerank.nn.gated import Output, ProjectionActivation
 from limerank.nn.xor import XorDesign, XorLayer, XorStack
 from limerank.schema import FeatureSpace
 
@@ -23,8 +24,8 @@ class LimeXOROptions(LimeOptions):
     normalizer: Literal["length", "none"] = Field(
         default="length", description="what SiLU scores are divided by: the size of the side that is read, or nothing"
     )
-    output: Literal["gated", "concat"] = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
-    uvqk_activation: Literal["u", "all"] = Field(default="u", description="which of U, V, Q, K pass a SiLU")
+    output: Output = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
+    uvqk_activation: ProjectionActivation = Field(default="u", description="which of U, V, Q, K pass a SiLU")
     scale: float | None = Field(
         default=None, gt=0, description="of the scores; default 1 / sqrt(width of a head), 1 is Algorithm 2 as printed"
     )

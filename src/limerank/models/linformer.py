@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.compressed_sequence import CompressedSequence
-from limerank.ops.jagged import pad, unpad
-from limerank.ops.target_attention import attend_one
+from limerank.ops.target_attention import attend_memory
 from limerank.schema import FeatureSpace
 
 
@@ -54,15 +52,8 @@ class Linformer(Ranker):
         return rows
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
-        keys, values = user.memory
         queries = split_heads(items.rows, self.options.heads)
-        if candidate_offsets.shape[0] == 2:
-            return attend_one(queries, keys[0], values[0]).flatten(1)
-        padded, places = pad(queries, candidate_offsets)
-        attended = functional.scaled_dot_product_attention(
-            padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
-        )
-        return unpad(attended.transpose(1, 2), places).flatten(1)
+        return attend_memory(queries, candidate_offsets, *user.memory).flatten(1)
 
     def row_parameters(self) -> list[Tensor]:
         return list(self.to_queries.parameters())

@@ -10,8 +10,7 @@ from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
 from limerank.nn.attention import EPSILON, HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextMix, Links
-from limerank.ops.jagged import pad, unpad
-from limerank.ops.target_attention import attend_dense, attend_one
+from limerank.ops.target_attention import attend_dense, attend_memory
 from limerank.schema import FeatureSpace
 
 
@@ -66,15 +65,8 @@ class PMA(Ranker):
         return rows
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
-        keys, values = user.memory
         queries = split_heads(items.rows, self.options.heads)
-        if candidate_offsets.shape[0] == 2:
-            return attend_one(queries, keys[0], values[0]).flatten(1)
-        padded, places = pad(queries, candidate_offsets)
-        attended = functional.scaled_dot_product_attention(
-            padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
-        )
-        return unpad(attended.transpose(1, 2), places).flatten(1)
+        return attend_memory(queries, candidate_offsets, *user.memory).flatten(1)
 
     def row_parameters(self) -> list[Tensor]:
         return list(self.candidate_queries.parameters())

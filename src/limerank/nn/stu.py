@@ -9,21 +9,14 @@ The projections and the gate are those of an XOR layer; docs/rankers/sequence.md
 
 from __future__ import annotations
 
-from typing import Literal
+from torch import Tensor
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
-from limerank.nn.attention import EPSILON, split_heads
 from limerank.nn.causal_stack import CausalLayer, CausalStack, KeysValues
+from limerank.nn.gated import GatedLayer, Output, ProjectionActivation
 from limerank.ops.causal_attention import Activation, attend_appended, attend_history
 
-Output = Literal["gated", "concat"]
-ProjectionActivation = Literal["u", "all"]
 
-
-class STULayer(CausalLayer):
+class STULayer(GatedLayer, CausalLayer):
     """One layer: pre-norm, fused projections, attention, gate, residual."""
 
     def __init__(
@@ -36,57 +29,21 @@ class STULayer(CausalLayer):
         uvqk_activation: ProjectionActivation = "u",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.heads = heads
+        super().__init__(width, heads, output=output, uvqk_activation=uvqk_activation, dropout=dropout)
         self.activation: Activation = activation
-        self.form: Output = output
-        self.all_activated = uvqk_activation == "all"
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.uvqk = nn.Linear(width, 4 * width)
-        self.out_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.output = nn.Linear(width if output == "gated" else 3 * width, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
-        with torch.no_grad():
-            for part in self.uvqk.weight.chunk(4):
-                nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.uvqk.bias)
-        nn.init.xavier_uniform_(self.output.weight)
 
     def forward(self, rows: Tensor, offsets: Tensor) -> tuple[Tensor, KeysValues]:
-        gate, values, queries, keys = self._project(rows)
+        gate, values, queries, keys = self.project(rows)
         attended = attend_history(queries, keys, values, offsets, self.activation)
-        return self._finish(rows, attended, gate), (keys, values)
+        return self.finish(rows, attended, gate), (keys, values)
 
     def keys_values(self, rows: Tensor) -> KeysValues:
-        _, value_weight, _, key_weight = self.uvqk.weight.chunk(4)
-        _, value_bias, _, key_bias = self.uvqk.bias.chunk(4)
-        weight, bias = torch.cat([key_weight, value_weight]), torch.cat([key_bias, value_bias])
-        projected = functional.linear(self.norm(rows), weight, bias)
-        if self.all_activated:
-            projected = functional.silu(projected)
-        keys, values = (split_heads(part, self.heads) for part in projected.chunk(2, dim=-1))
-        return keys, values
+        return self.project_read(rows)
 
     def append(self, rows: Tensor, candidate_offsets: Tensor, history: KeysValues, offsets: Tensor) -> Tensor:
-        gate, values, queries, keys = self._project(rows)
+        gate, values, queries, keys = self.project(rows)
         attended = attend_appended(queries, keys, values, candidate_offsets, *history, offsets, self.activation)
-        return self._finish(rows, attended, gate)
-
-    def _project(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        projected = self.uvqk(self.norm(rows))
-        if self.all_activated:
-            projected = functional.silu(projected)
-        gate, *others = projected.chunk(4, dim=-1)
-        values, queries, keys = (split_heads(part, self.heads) for part in others)
-        return gate if self.all_activated else functional.silu(gate), values, queries, keys
-
-    def _finish(self, rows: Tensor, attended: Tensor, gate: Tensor) -> Tensor:
-        joined = attended.flatten(-2)
-        mixed = self.out_norm(joined) * gate
-        if self.form == "concat":
-            mixed = torch.cat([gate, joined, mixed], -1)
-        finished: Tensor = rows + self.output(self.dropout(mixed))
-        return finished
+        return self.finish(rows, attended, gate)
 
 
 class STUStack(CausalStack):

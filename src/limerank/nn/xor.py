@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limerank.errors import ArgumentError
-from limerank.nn.attention import EPSILON, split_heads
+from limerank.nn.attention import EPSILON
+from limerank.nn.gated import GatedLayer, Output, Projected, ProjectionActivation
 from limerank.ops.checks import check_layout, check_offsets_layout, checked_bounds
 from limerank.ops.jagged import row_of
 from limerank.ops.xor_attention import Activation, source_attention, xor_attention
@@ -33,10 +33,8 @@ class XorDesign:
     activation: Activation = "silu"
     normalizer: Literal["length", "none"] = "length"
     """SiLU scores are divided by the size of the side that is read (Algorithm 1), or by nothing."""
-    output: Literal["gated", "concat"] = "gated"
-    """LN(O) * U, or [U, O, LN(O) * U] side by side, before W_o."""
-    uvqk_activation: Literal["u", "all"] = "u"
-    """Which projections pass a SiLU."""
+    output: Output = "gated"
+    uvqk_activation: ProjectionActivation = "u"
     order: Literal["jacobi", "gauss-seidel"] = "jacobi"
     """Whether the history reads the links as they were, or as they are after reading the history (ISAB)."""
     scale: float | None = None
@@ -51,35 +49,20 @@ class XorDesign:
         return plain and self.query_width is None
 
 
-@dataclass(frozen=True)
-class _Projected:
-    gate: Tensor
-    values: Tensor
-    queries: Tensor
-    keys: Tensor
-
-
-class XorLayer(nn.Module):
+class XorLayer(GatedLayer):
     """One layer: pre-norm, fused projections, XOR attention, gate, residual."""
 
     def __init__(self, width: int, heads: int, design: XorDesign | None = None) -> None:
-        super().__init__()
-        self.heads = heads
-        self.design = design or XorDesign()
-        queries = self.design.query_width or width
-        if width % heads or queries % heads:
-            raise ArgumentError(f"width {width} and query width {queries} cannot be split into {heads} heads")
-        self.parts = (width, width, queries, queries)
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.uvqk = nn.Linear(width, sum(self.parts))
-        self.out_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.output = nn.Linear(width * (3 if self.design.output == "concat" else 1), width, bias=False)
-        self.dropout = nn.Dropout(self.design.dropout)
-        with torch.no_grad():
-            for part in self.uvqk.weight.split(self.parts):
-                nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.uvqk.bias)
-        nn.init.xavier_uniform_(self.output.weight)
+        design = design or XorDesign()
+        super().__init__(
+            width,
+            heads,
+            output=design.output,
+            uvqk_activation=design.uvqk_activation,
+            query_width=design.query_width,
+            dropout=design.dropout,
+        )
+        self.design = design
         self.tensors()  # refuses an unknown activation
 
     def start_aligned(self, rotation: Tensor, sharpness: float) -> None:
@@ -95,12 +78,12 @@ class XorLayer(nn.Module):
         """Sources [sum_n, d], jagged along offsets [B + 1], and links [B, l, d]; both after this layer."""
         if not need_source:
             return None, self._read_only(sources, links, offsets)
-        theirs, weights = self._project(links), self.tensors()
+        theirs, weights = self.project(links), self.tensors()
         dropping = self.training and self.design.dropout > 0
         if self.design.fusible and not dropping and streams(weights, sources, links.shape[0]):
             after, out_t = source_pass(sources, theirs.queries, theirs.keys, theirs.values, offsets, weights)
-            return after, self._finish(links, out_t, theirs.gate)
-        own = self._project(sources)
+            return after, self.finish(links, out_t, theirs.gate)
+        own = self.project(sources)
         jacobi = self.design.order == "jacobi"
         out_s, out_t = xor_attention(
             own.queries,
@@ -114,25 +97,20 @@ class XorLayer(nn.Module):
             scale=self.design.scale,
             need_source=jacobi,
         )
-        after = self._finish(links, self._unnormalized(out_t, offsets), theirs.gate)
+        after = self.finish(links, self._unnormalized(out_t, offsets), theirs.gate)
         if not jacobi:
-            out_s = self._read(own, self._project(after), offsets)
+            out_s = self._read(own, self.project(after), offsets)
         if self.design.normalizer == "none":
             out_s = out_s * links.shape[1]
-        return self._finish(sources, out_s, own.gate), after
+        return self.finish(sources, out_s, own.gate), after
 
     def _read_only(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """Links after the last layer: of the history only keys and values are ever read, so only they are computed."""
-        theirs, fused = self._project(links), self.tensors()
+        theirs, fused = self.project(links), self.tensors()
         if self.design.fusible and streams(fused, sources, links.shape[0]):
             _, out_t = source_pass(sources, theirs.queries, None, None, offsets, fused)
-            return self._finish(links, out_t, theirs.gate)
-        rows = self.norm(sources)
-        weights, biases = self.uvqk.weight.split(self.parts), self.uvqk.bias.split(self.parts)
-        projected = functional.linear(rows, torch.cat([weights[1], weights[3]]), torch.cat([biases[1], biases[3]]))
-        if self.design.uvqk_activation == "all":
-            projected = functional.silu(projected)
-        values, keys = (split_heads(part, self.heads) for part in projected.split((self.parts[1], self.parts[3]), -1))
+            return self.finish(links, out_t, theirs.gate)
+        keys, values = self.project_read(sources)
         _, out_t = xor_attention(
             None,
             keys,
@@ -145,7 +123,7 @@ class XorLayer(nn.Module):
             scale=self.design.scale,
             need_source=False,
         )
-        return self._finish(links, self._unnormalized(out_t, offsets), theirs.gate)
+        return self.finish(links, self._unnormalized(out_t, offsets), theirs.gate)
 
     def _unnormalized(self, out_t: Tensor, offsets: Tensor) -> Tensor:
         if self.design.normalizer == "length":
@@ -157,13 +135,13 @@ class XorLayer(nn.Module):
 
         A softmax is over the history; SiLU scores are divided by its length. Every pair is computed at once.
         """
-        theirs, own = self._project(links), self._project(sources)
+        theirs, own = self.project(links), self.project(sources)
         request = row_of(offsets, sources.shape[0])
         scale = own.keys.shape[-1] ** -0.5 if self.design.scale is None else self.design.scale
         scores = scale * torch.einsum("nha,nlha->nlh", own.keys, theirs.queries.index_select(0, request))
         return history_weights(scores, offsets, self.design.activation)
 
-    def _read(self, own: _Projected, updated: _Projected, offsets: Tensor) -> Tensor:
+    def _read(self, own: Projected, updated: Projected, offsets: Tensor) -> Tensor:
         """The history reads links that have already read it."""
         return source_attention(
             own.queries,
@@ -173,22 +151,6 @@ class XorLayer(nn.Module):
             activation=self.design.activation,
             scale=self.design.scale,
         )
-
-    def _project(self, rows: Tensor) -> _Projected:
-        projected = self.uvqk(self.norm(rows))
-        if self.design.uvqk_activation == "all":
-            projected = functional.silu(projected)
-        gate, *others = projected.split(self.parts, dim=-1)
-        gate = gate if self.design.uvqk_activation == "all" else functional.silu(gate)
-        return _Projected(gate, *(split_heads(part, self.heads) for part in others))
-
-    def _finish(self, rows: Tensor, attended: Tensor, gate: Tensor) -> Tensor:
-        read = attended.flatten(-2)
-        gated = self.out_norm(read) * gate
-        if self.design.output == "concat":
-            gated = torch.cat([gate, read, gated], -1)
-        finished: Tensor = rows + self.output(self.dropout(gated))
-        return finished
 
     def tensors(self) -> XorLayerWeights:
         """The parameters as the fused path takes them."""

@@ -60,3 +60,14 @@ def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | Non
         attended = functional.scaled_dot_product_attention(part[None], keys[None], values[None], attn_mask=mask)[0]
         result[start : start + block] = attended.transpose(0, 1)
     return result
+
+
+def attend_memory(queries: Tensor, query_offsets: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Jagged queries [sum_q, H, a] over the memory of their request, of one size for all: keys [B, r, H, a], values."""
+    if query_offsets.shape[0] == 2:
+        return attend_one(queries, keys[0], values[0])
+    padded, places = pad(queries, query_offsets)
+    attended = functional.scaled_dot_product_attention(
+        padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+    )
+    return unpad(attended.transpose(1, 2), places)
