@@ -39,6 +39,9 @@ class RankerOptions(BaseModel):
     head: tuple[PositiveInt, ...] = Field(
         default=(64,), min_length=1, description="hidden widths of the interaction network"
     )
+    task_head: tuple[PositiveInt, ...] = Field(
+        default=(), description="hidden widths of layers that each task has for itself, behind those of `head`"
+    )
     unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="share of indices trained as 'unknown'")
     encoding: Encoding = Field(default="none", description="what is added to E_j for its place or time")
     positions: int = Field(default=1024, ge=1, description="rows of a position table; later events share the last")
@@ -47,7 +50,7 @@ class RankerOptions(BaseModel):
 class AttentionOptions(RankerOptions):
     """Options of rankers with attention heads."""
 
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, description="H, attention heads")
     query_width: int | None = Field(
         default=None, ge=1, description="width of queries and keys, all heads together; default: width"
     )
@@ -136,6 +139,7 @@ class Ranker(nn.Module):
             user_width=self.context_tower.output_width,
             hidden=options.head,
             tasks=tasks,
+            task_hidden=options.task_head,
         )
 
     @property

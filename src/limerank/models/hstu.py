@@ -18,7 +18,7 @@ from limerank.schema import FeatureSpace
 class HSTUOptions(RankerOptions):
     """Three layers, as in the paper's comparison."""
 
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=3, ge=1, description="STU layers")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
     activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")

@@ -21,7 +21,7 @@ class LimeHSTUOptions(LimeMHAOptions):
     activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the causal self-attention")
     output: Output = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
     uvqk_activation: ProjectionActivation = Field(default="u", description="which of U, V, Q, K pass a SiLU")
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
 
 class LimeHSTU(LimeMHA):

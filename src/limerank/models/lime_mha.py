@@ -74,7 +74,8 @@ class LimeMHA(LimeRanker):
         """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
-        choice = absorption(links=self.options.links, heads=self.options.heads, width=self.options.width)
+        reading = self.options.coarse_links + self.options.links
+        choice = absorption(links=reading, heads=self.options.heads, width=self.options.width)
         return requests > 0 and choice.pays(history=events // requests)
 
     def _pool_absorbed(self, queries: Tensor, history: Tensor, inputs: UserInputs) -> Tensor:

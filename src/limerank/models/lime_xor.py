@@ -19,6 +19,9 @@ from limerank.schema import FeatureSpace
 class LimeXOROptions(LimeOptions):
     """Options of LIME-XOR; defaults are the paper's, where it says (docs/rankers/lime.md)."""
 
+    sharpness: float = Field(
+        default=1.0, gt=0, description="scale of queries at the start, in every layer and in the candidate stage"
+    )
     layers: int = Field(default=3, ge=1, description="n, XOR layers; history meets history from the third on")
     activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the XOR attention")
     normalizer: Literal["length", "none"] = Field(
@@ -32,7 +35,7 @@ class LimeXOROptions(LimeOptions):
     readout: Literal["sum", "residual"] = Field(
         default="sum", description="L^P = the sum of what the layers added (the paper's), or with L^C left in it"
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
     @model_validator(mode="after")
     def _softmax_needs_no_normalizer(self) -> LimeXOROptions:

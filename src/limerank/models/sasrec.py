@@ -19,7 +19,7 @@ class SASRecOptions(RankerOptions):
     """Two blocks and learned positions, as published."""
 
     encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=2, ge=1, description="blocks")
     feed_forward: int | None = Field(
         default=None, ge=1, description="hidden width of the feed-forward layers; default: width"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limerank.errors import ArgumentError
 from limerank.nn.attention import EPSILON
 from limerank.nn.gated import GatedLayer, Output, Projected, ProjectionActivation
 from limerank.ops.checks import check_layout, check_offsets_layout, checked_bounds
@@ -54,6 +55,8 @@ class XorLayer(GatedLayer):
 
     def __init__(self, width: int, heads: int, design: XorDesign | None = None) -> None:
         design = design or XorDesign()
+        if design.activation == "softmax" and design.normalizer != "length":
+            raise ArgumentError("normalizer none is for activation silu: a softmax divides by its own sum")
         super().__init__(
             width,
             heads,
