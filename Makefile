@@ -19,7 +19,7 @@ quickstart: $(VENV)/.base
 	$(BIN)/limerank quickstart
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -42,6 +42,10 @@ def test_one_ranker_in_detail(log: EventLog) -> None:
     assert {option["name"] for option in found["options"]} == set(RANKERS["mha"].options_type.model_fields)
 
 
+def test_mistakes_name_the_option() -> None:
+    assert "--width 30, --links 16, model" in refusal(2, "bench", "models", "--width", "30", "--models", "lime-mha")
+
+
 def test_mistakes() -> None:
     assert "no ranker 'mhaa'; did you mean 'mha'?" in refusal(2, "models", "mhaa")
     assert "width 30 cannot be split into 4 heads" in refusal(2, "models", "mha", "--width", "30")

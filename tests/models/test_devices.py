@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
-from limerank.models import Ranker
+from limerank.models import Ranker, build_ranker
 
 FACTORIES = {
     torch.arange, torch.as_tensor, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand,
@@ -31,14 +31,39 @@ class DeviceIsNamed(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, log: EventLog) -> None:
-    """Several requests, in training and predicting."""
+@pytest.mark.parametrize("training", [True, False])
+def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, log: EventLog, training: bool) -> None:
+    """Several requests, in training (own losses, unknown values) and predicting."""
     loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
     batch = loader.assemble(loader.requests[:8])
+    ranker.train(training)
     with DeviceIsNamed():
         ranker.loss(batch).backward()
         with torch.no_grad():
             ranker(batch)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "performer", "redraw": 1},
+        {"name": "lime-xor", "dropout": 0.1, "pool": 40, "context": "after"},
+        {"name": "lime-mha", "coarse_links": 4, "encoding": "recent_position"},
+        {"name": "din", "activation": "dice", "normalization": "softmax"},
+        {"name": "sim", "search": "hard", "category": "topic"},
+        {"name": "inttower", "gate": True, "contrastive": 0.1},
+        {"name": "sasrec", "readout": "target"},
+        {"name": "mamba", "readout": "state"},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_nor_by_options(log: EventLog, model: dict[str, Any]) -> None:
+    """The same for what is off by default."""
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    batch = loader.assemble(loader.requests[:8])
+    ranker = build_ranker(model, log.encoders.space(), len(log.schema.tasks), "test").train()
+    with DeviceIsNamed():
+        ranker.loss(batch).backward()
 
 
 def test_a_request_runs_where_its_tensors_are(ranker: Ranker, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,14 +158,15 @@ def test_pooling_weights_make_the_state_of_a_link(log: EventLog, name: str, rece
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("activation", ["silu", "softmax"])
+@pytest.mark.parametrize(("activation", "normalizer"), [("silu", "length"), ("silu", "none"), ("softmax", "length")])
 @pytest.mark.parametrize(("layers", "layer"), [(1, "first"), (1, "last"), (3, "last")])
 @pytest.mark.parametrize("name", ["lime-xor", "isab"])
 def test_weights_of_a_layer_make_what_links_take_from_it(
-    log: EventLog, name: str, layers: int, layer: ReadingLayer, activation: str
+    log: EventLog, name: str, layers: int, layer: ReadingLayer, activation: str, normalizer: str
 ) -> None:
     """Put through the rest of the last layer, the sum of event values times these weights is L^P of the ranker."""
-    ranker, inputs = build(log, name, layers=layers, activation=activation), inputs_of(log, 3)
+    ranker = build(log, name, layers=layers, activation=activation, normalizer=normalizer)
+    inputs = inputs_of(log, 3)
     assert isinstance(ranker, LimeXOR)
     contextual, _ = ranker.reading_links(ranker.context_tower(inputs.users, inputs.context))
     history, links = ranker.history(inputs), contextual
@@ -182,7 +183,8 @@ def test_weights_of_a_layer_make_what_links_take_from_it(
     for link, head in ((0, 0), (31, 3)):
         part = slice(8 * head, 8 * head + 8)
         scores = torch.stack([queries[link, part] @ key / 8**0.5 for key in keys[:, part]])
-        expected = scores.softmax(0) if activation == "softmax" else scores / (1 + (-scores).exp()) / len(scores)
+        divisor = len(scores) if normalizer == "length" else 1
+        expected = scores.softmax(0) if activation == "softmax" else scores / (1 + (-scores).exp()) / divisor
         torch.testing.assert_close(reads[:, link, head], expected, **TOLERANCE)
 
 

@@ -485,6 +485,7 @@ def test_links_read_without_context_can_be_kept(log: EventLog, name: str) -> Non
 
 LINK_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"pool": 31}, "pool 31 is smaller than links 32, which are selected from it"),
+    ({"pool": 4, "links": 1}, "pool needs at least 2 links"),
     ({"pool": 64, "coarse_links": 4}, "pool and coarse_links exclude each other"),
     ({"coarse_links": 5}, "links 32 cannot be shared out among 5 coarse links"),
     ({"coarse_links": 8, "candidate_activation": "silu"}, "coarse_links need candidate_activation softmax"),

@@ -13,7 +13,7 @@ from limerank.config import RunConfig, load_run_config
 from limerank.data.eventlog import EventLog
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
-from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, load_with_preset
+from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, load_with_preset, overridden
 from limerank.train.run import Run
 
 TABLE = """
@@ -99,7 +99,15 @@ def test_a_run_records_values_not_the_preset(log: EventLog, tmp_path: Path) -> N
     assert run.config.preset is None
     assert run.ranker(log).options.head == (8,)
     said = limerank("train", path, *overrides, "--out", tmp_path / "again").stderr
-    assert f"preset taobao-ad: the paper's values, where neither {path} nor --set has others" in said
+    assert (
+        "preset taobao-ad: the paper's values, except train.epochs 1 (paper: 10), model.head [8] (paper" in said
+    )
+
+
+def test_what_a_file_writes_over_is_named(tmp_path: Path) -> None:
+    path = config_file(tmp_path, preset="kuairand", model={"name": "lime-xor", "links": 32}, train={"epochs": 2})
+    assert overridden(load_with_preset(path)) == ["model.links 32 (paper: 16)"]
+    assert overridden(load_with_preset(path, ["model.links=16"])) == []
 
 
 def test_a_preset_is_never_dumped() -> None:

@@ -220,8 +220,9 @@ def test_overfits_a_few_requests(ranker: Ranker, log: EventLog) -> None:
     for _ in range(6):
         for _ in range(25):
             optimizer.zero_grad()
-            ranker.loss(batch).backward()
+            ranker.train().loss(batch).backward()
             optimizer.step()
+        ranker.eval()
         reached = auc(labels, logits_of(ranker, batch)[:, 0].double().numpy())
         if reached is not None and reached > 0.99:
             break

@@ -315,7 +315,7 @@ def test_soft_sim_against_loops(log: EventLog, top: int) -> None:
 
 def test_the_loss_of_the_soft_search(log: EventLog) -> None:
     """The cross-entropy of a network on the mean of r_cj E_j, which alone trains the search, times its weight."""
-    ranker, batch = make(log, "sim", search_loss=0.5), some_requests(log)
+    ranker, batch = make(log, "sim", search_loss=0.5, unknown_rate=0.0).train(), some_requests(log)
     assert isinstance(ranker, SIM)
     search = ranker.search
     assert search is not None
@@ -348,8 +348,12 @@ def test_hard_sim_against_loops(log: EventLog, top: int, category: str) -> None:
     assert isinstance(ranker, SIM)
     column = [encoder.name for encoder in log.encoders.item].index(category)
     history = batch.inputs.history
-    of_event = history.items.indices[history.item_of_event, column].tolist()
-    # one candidate item gets an unknown category, which equals nothing, not even another unknown one
+    # one candidate item and some of the history get an unknown category, which equals nothing, not even another one
+    seen = history.items.indices.clone()
+    seen[::3, column] = UNKNOWN_INDEX
+    history = dataclasses.replace(history, items=dataclasses.replace(history.items, indices=seen))
+    batch = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, history=history))
+    of_event = seen[history.item_of_event, column].tolist()
     indices = batch.candidates.items.indices.clone()
     indices[batch.candidates.item_of_candidate[-1], column] = UNKNOWN_INDEX
     items = dataclasses.replace(batch.candidates.items, indices=indices)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from numeric import assert_three_way
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from limerank.nn.xor import XorDesign, XorStack
+from limerank.nn.xor import XorDesign, XorLayer, XorStack
 from limerank.ops.xor_layer import streams, training
 
 LENGTHS = [
@@ -120,10 +122,33 @@ def test_other_layers_are_not_streamed(
     assert torch.isfinite(module(sources, links, offsets)).all()
 
 
-def test_dropout_is_not_streamed_in_training() -> None:
-    torch.manual_seed(0)
+def test_dropout_is_not_streamed_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the history must be dropped too: the walk, which drops none, is taken only when predicting."""
+    walked = []
+
+    def watched(*arguments: Any) -> tuple[Tensor, Tensor]:
+        walked.append(arguments[2] is None)  # without keys of links: the last layer, which has nothing to drop
+        return training.source_pass(*arguments)
+
+    monkeypatch.setattr("limerank.nn.xor.source_pass", watched)
     module = XorStack(16, 4, 2, XorDesign(dropout=0.5)).double().train()
     sources, links, offsets = inputs([600])
-    assert not torch.equal(module(sources, links, offsets), module(sources, links, offsets))
-    module.eval()
-    assert torch.equal(module(sources, links, offsets), module(sources, links, offsets))
+    module(sources, links, offsets)
+    assert walked == [True]
+    module.eval()(sources, links, offsets)
+    assert walked == [True, False, True]
+
+
+def test_what_watches_operators_sees_the_plain_layer() -> None:
+    """Counted work is that of the equation: it does not jump where the walk begins."""
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **kwargs or {})
+
+    module, (sources, links, _) = stack(1), inputs([600])
+    layer = module.layers[0]
+    assert isinstance(layer, XorLayer)
+    assert streams(layer.tensors(), sources, len(links))
+    with Watching():  # type: ignore[no-untyped-call]
+        assert not streams(layer.tensors(), sources, len(links))

@@ -245,6 +245,26 @@ def test_a_planted_topic_is_found(log: EventLog, engine: Engine, monkeypatch: py
     assert [one.items for one in whole] == [one.items for one in profiles]
 
 
+def test_a_negative_weight_attracts_nothing(engine: Engine) -> None:
+    """With SiLU rows a link's mean weight counts every sign, its attributes only what it attracts."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(engine.bundle.rows.rows.shape, generator=generator).half()
+    bundle = dataclasses.replace(engine.bundle, rows=dataclasses.replace(engine.bundle.rows, rows=rows))
+    items = range(1, bundle.manifest.items)
+    has = {row: values_of(bundle, row) for row in items}
+    profile = link_profiles(bundle, top=1000, minimum_items=3)[7]
+    weight = {row: float(rows[row].float().view(4, 32)[:, 7].mean()) for row in items}
+    attracted = {row: max(own, 0.0) for row, own in weight.items()}
+    assert min(weight.values()) < 0
+    assert profile.weight == pytest.approx(sum(weight.values()) / len(items), rel=1e-3)
+    assert profile.attributes
+    for one in profile.attributes:
+        with_it = [row for row in items if (one.feature, one.value) in has[row]]
+        share = sum(attracted[row] for row in with_it) / sum(attracted.values())
+        assert one.share == pytest.approx(share, rel=1e-3)
+        assert one.lift == pytest.approx(share / (len(with_it) / len(items)), rel=1e-3)
+
+
 def test_a_value_that_stands_twice_in_a_list_counts_once(engine: Engine) -> None:
     bundle, table = engine.bundle, engine.bundle.item_table
     twice = tuple(Jagged(jagged.values.repeat_interleave(2), jagged.offsets * 2) for jagged in table.lists)
@@ -291,6 +311,10 @@ def test_other_rankers_have_no_links(runs: dict[str, Run], name: str, tmp_path: 
         assert "only LIME rankers (lime-mha, lime-xor, lime-hstu, isab) have links" in message
         assert f"this one is '{name}'" in message
         assert message.count("\n") == 1
+
+
+def test_a_layer_without_an_explanation_is_refused(store: Path) -> None:
+    assert "add --explain N" in refusal(2, "rank", store, "--user", "u1", "--layer", "last")
 
 
 def test_the_commands(store: Path, engine: Engine) -> None:

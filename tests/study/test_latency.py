@@ -58,6 +58,7 @@ def test_gap_closed() -> None:
     assert gap_closed(metrics(1.0), metrics(0.8), metrics(0.8)) == 1
     assert gap_closed(metrics(1.0), metrics(0.8), metrics(1.0)) == 0
     assert gap_closed(metrics(1.0), metrics(1.0), metrics(0.9)) is None
+    assert gap_closed(metrics(0.9), metrics(1.0), metrics(1.1)) is None, "a skyline that lost has no gap to close"
     assert gap_closed(metrics(None), metrics(0.8), metrics(0.9)) is None
 
 

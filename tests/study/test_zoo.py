@@ -91,6 +91,21 @@ def test_matrix_products_are_counted_like_torch_does() -> None:
     assert attended == 2 * 2 * 4 * 9 * 9 * 8
 
 
+def test_products_in_place_are_products() -> None:
+    """`addmm_` and its like are as much work as what they are named after."""
+    rows, matrix, total = torch.randn(100, 64), torch.randn(64, 50), torch.zeros(100, 50)
+    assert count_work(lambda: total.addmm_(rows, matrix)) == count_work(lambda: torch.addmm(total, rows, matrix))
+    batch, other, sums = torch.randn(3, 4, 5), torch.randn(3, 5, 6), torch.zeros(3, 4, 6)
+    assert count_work(lambda: sums.baddbmm_(batch, other)) == 2 * 3 * 4 * 5 * 6
+
+
+def test_counted_work_does_not_jump_where_training_takes_another_path() -> None:
+    """LIME-XOR streams from 256 events on; what is counted is its equation, linear in the history."""
+    counts = [user_work("lime-xor", {"N": n, "M": 16, "l": 16, "d": 32}) for n in (200, 255, 256, 311)]
+    assert counts[1] - counts[0] == counts[3] - counts[2]
+    assert counts[2] - counts[1] == (counts[1] - counts[0]) // 55
+
+
 def test_xor_attention_is_counted_by_its_own_formula() -> None:
     """It is one operator to torch: a history of 10 and 3 links of 2 heads."""
     rows, links = torch.randn(10, 2, 4, requires_grad=True), torch.randn(1, 3, 2, 4)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from limerank.cli.common import JsonOption, emit_json, emit_table, say
+from limerank.cli.common import JsonOption, emit_json, emit_table, progress_for, say
 
 if TYPE_CHECKING:
     from limerank.study.zoo import Sizes, Stage, ZooDetails, ZooRow
@@ -32,7 +32,7 @@ def models(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a Markdown page.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Every ranker: parameters, bytes per item and per user, complexity of both stages.
+    """Every ranker: parameters, bytes per item and per user, complexity of both stages (half a minute).
 
     Complexities are measured: the real stages run at a few sizes, their matrix products and elements are counted, and
     the polynomial through the counts is printed without its coefficients and without terms that another bounds (l is at
@@ -60,7 +60,7 @@ def models(
             return
         _show_one(details, sizes)
         return
-    rows = zoo_rows(sizes, space, tasks)
+    rows = zoo_rows(sizes, space, tasks, progress_for(as_json or markdown))
     if as_json:
         emit_json({"sizes": sizes.model_dump(), "rankers": [row.model_dump(mode="json") for row in rows]})
         return
@@ -135,4 +135,6 @@ def _work(stage: Stage) -> str:
 def _default(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "null" if value is None else str(value)

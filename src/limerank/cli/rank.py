@@ -67,11 +67,12 @@ def rank(
         ),
     ] = None,
     layer: Annotated[
-        Literal["first", "last"],
+        Literal["first", "last"] | None,
         typer.Option(
-            help="With --explain: whose reading of the history is shown, where links read it in several layers."
+            help="With --explain: whose reading of the history is shown, where links read it in several layers; "
+            "default: first."
         ),
-    ] = "first",
+    ] = None,
     bundle: Annotated[str | None, typer.Option(help="Bundle id; default: the active one.")] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -79,6 +80,8 @@ def rank(
     """Rank candidates for one user with a store's active bundle."""
     from limerank.serve.engine import Engine
 
+    if layer is not None and explain is None:
+        raise UsageError(f"--layer {layer}: says what --explain shows; add --explain N")
     use_threads(threads)
     engine = Engine.open(store, bundle)
     if explain is not None:
@@ -107,7 +110,7 @@ def rank(
     from limerank.serve.link_profiles import link_profiles
 
     del request["limit"]
-    explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer, **request)
+    explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer or "first", **request)
     profiles = link_profiles(engine.bundle)
     if as_json:
         emit_json({**ranking_facts(ranking), "explanation": explanation_facts(explanation, profiles)})

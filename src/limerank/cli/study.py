@@ -78,12 +78,14 @@ def accuracy(
             ["oracle", *(spread([v]) for v in (study.oracle.auc, study.oracle.gauc, study.oracle.ne)), "-", "-"]
         )
     emit_table(
-        f"task '{study.task}', {seeds} seeds, mean ± standard deviation",
+        f"task '{study.task}', {seeds} seed{'s' * (seeds > 1)}, mean ± standard deviation",
         ["model", "AUC", "gAUC", "NE", "gap closed", "seconds"],
         rows,
     )
     for name, verdict in study.verdicts().items():
         say(f"{name}: {verdict.text()}")
+    if study.skyline_lost():
+        say("in some seed the skyline was no better than the baseline: there is no gap to close, so it has no share")
     say(f"results: {result}")
 
 

@@ -41,13 +41,14 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
-    from limerank.models.presets import load_with_preset
+    from limerank.models.presets import load_with_preset, overridden
     from limerank.train.trainer import train as run_training
 
     use_threads(threads)
     asked, progress = load_with_preset(config, overrides or []), progress_for(as_json)
     if asked.preset is not None:
-        progress.say(f"preset {asked.preset}: the paper's values, where neither {config} nor --set has others")
+        but = overridden(asked)
+        progress.say(f"preset {asked.preset}: the paper's values" + (f", except {', '.join(but)}" if but else ""))
     run = run_training(asked, out, progress, overwrite=overwrite, where=str(config))
     record = run.record
     if as_json:

@@ -199,11 +199,15 @@ class Ranker(nn.Module):
         """logits [candidates, tasks] of a batch of requests."""
         return self._stages(batch)[2]
 
-    def loss(self, batch: RequestBatch) -> Tensor:
+    def losses(self, batch: RequestBatch) -> tuple[Tensor, Tensor | None]:
         """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term."""
         user, items, logits = self._stages(batch)
         loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
-        own = self.auxiliary_loss(user, items, batch)
+        return loss, self.auxiliary_loss(user, items, batch)
+
+    def loss(self, batch: RequestBatch) -> Tensor:
+        """What training minimizes: the sum of both."""
+        loss, own = self.losses(batch)
         return loss if own is None else loss + own
 
     def _stages(self, batch: RequestBatch) -> tuple[UserState, ItemState, Tensor]:

@@ -40,7 +40,7 @@ class _UserStage(nn.Module):
 def export_user_stage(ranker: Ranker, example: UserInputs) -> ExportedProgram:
     """`encode_user` of one request for predicting; how many events, distinct items and list values it has stays free.
 
-    The example says which features there are. Its history must not be empty. Other histories may be, except for Mamba.
+    The example says which features there are. Its history must not be empty. Other histories may be.
     """
     if len(example) != 1 or not example.history.item_of_event.shape[0]:
         raise ArgumentError("the user stage is exported with one request that has a history")

@@ -50,6 +50,8 @@ class LimeOptions(AttentionOptions):
     def _links_fit_together(self) -> LimeOptions:
         if self.pool is not None and self.pool < self.links:
             raise ValueError(f"pool {self.pool} is smaller than links {self.links}, which are selected from it")
+        if self.pool is not None and self.links == 1:
+            raise ValueError("pool needs at least 2 links: the choice is learned from their shares of its scores")
         if self.pool is not None and self.coarse_links:
             raise ValueError("pool and coarse_links exclude each other")
         if self.coarse_links and self.links % self.coarse_links:

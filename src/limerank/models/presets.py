@@ -102,6 +102,16 @@ def complete(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return result
 
 
+def overridden(config: RunConfig) -> list[str]:
+    """Where a configuration with a preset differs from it: `key value (paper's value)`, for a line to read."""
+    if config.preset is None or config.model.get("name") not in RANKERS:
+        return []
+    preset, options = PRESETS[config.preset], RANKERS[config.model["name"]].options_type
+    given = {f"train.{key}": (getattr(config.train, key), value) for key, value in preset.train().items()}
+    given |= {f"model.{key}": (config.model[key], value) for key, value in preset.model(options).items()}
+    return [f"{key} {mine} (paper: {value})" for key, (mine, value) in given.items() if mine != value]
+
+
 def load_with_preset(path: Path, overrides: tuple[str, ...] | list[str] = ()) -> RunConfig:
     """A run configuration from a YAML file and overrides, its preset filled in."""
     return load_run_config(path, overrides, complete)

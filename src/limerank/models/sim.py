@@ -78,7 +78,8 @@ class SIM(Ranker):
             categories = inputs.history.items.indices[:, self.category_column]
             searched = (categories.index_select(0, inputs.history.item_of_event),)
         else:
-            searched = (self.search.event_keys(history), history)
+            # only the loss reads the events themselves
+            searched = (self.search.event_keys(history), *([history] if self.training else []))
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((keys, values, *searched), self.head.from_user(context), inputs.history.offsets)
 
@@ -112,7 +113,7 @@ class SIM(Ranker):
         return attend_chosen(queries, keys, values, index, found).flatten(1)
 
     def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
-        if self.search is None:
+        if self.search is None or not self.training:
             return None
         assert user.offsets is not None
         logits = self.search(self._parts(items)[1], batch.candidates.offsets, *user.memory[2:], user.offsets)

@@ -36,7 +36,8 @@ class RandomFeatures(nn.Module):
 
     def redraw(self) -> None:
         """New directions, in place."""
-        self.directions.copy_(orthogonal_directions(*self.directions.shape).to(self.directions))
+        count, width = self.directions.shape
+        self.directions.copy_(orthogonal_directions(count, width, self.directions.device))
 
     def exponents(self, rows: Tensor) -> Tensor:
         """omega x' - |x'|^2 / 2: [..., d_a] to [..., r]."""
@@ -60,12 +61,12 @@ class RandomFeatures(nn.Module):
         return torch.exp(exponents - largest) / math.sqrt(exponents.shape[-1]) + EPSILON
 
 
-def orthogonal_directions(count: int, width: int) -> Tensor:
+def orthogonal_directions(count: int, width: int, device: torch.device | None = None) -> Tensor:
     """omega [count, width]: blocks of `width` orthogonal rows, each as long as a Gaussian vector of its own."""
     blocks = -(-count // width)
-    square, triangle = torch.linalg.qr(torch.randn(blocks, width, width))
+    square, triangle = torch.linalg.qr(torch.randn(blocks, width, width, device=device))
     # with the signs of the diagonal the rotation is uniform; QR alone prefers some
     rotations = square * triangle.diagonal(dim1=1, dim2=2).sign()[:, None, :]
-    lengths = torch.randn(count, width).norm(dim=1, keepdim=True)
+    lengths = torch.randn(count, width, device=device).norm(dim=1, keepdim=True)
     directions: Tensor = rotations.flatten(0, 1)[:count] * lengths
     return directions

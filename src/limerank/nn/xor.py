@@ -136,13 +136,17 @@ class XorLayer(GatedLayer):
     def reads(self, sources: Tensor, links: Tensor, offsets: Tensor) -> Tensor:
         """How much each link takes of each event: phi of the scores [sum_n, l, H], for explanations only.
 
-        A softmax is over the history; SiLU scores are divided by its length. Every pair is computed at once.
+        A softmax is over the history; SiLU scores are divided by what the layer divides them by. Every pair is computed
+        at once.
         """
         theirs, own = self.project(links), self.project(sources)
         request = row_of(offsets, sources.shape[0])
         scale = own.keys.shape[-1] ** -0.5 if self.design.scale is None else self.design.scale
         scores = scale * torch.einsum("nha,nlha->nlh", own.keys, theirs.queries.index_select(0, request))
-        return history_weights(scores, offsets, self.design.activation)
+        weights = history_weights(scores, offsets, self.design.activation)
+        if self.design.normalizer == "length":
+            return weights
+        return weights * offsets.diff().index_select(0, request)[:, None, None]
 
     def _read(self, own: Projected, updated: Projected, offsets: Tensor) -> Tensor:
         """The history reads links that have already read it."""

@@ -58,7 +58,7 @@ def _side_by_side(
     delta: Tensor, inputs: Tensor, decay: Tensor, write: Tensor, read: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
     count = delta.shape[1]
-    chunks = (count + TRACED_CHUNK - 1) // TRACED_CHUNK
+    chunks = count // TRACED_CHUNK + 1  # at least one, without any event too: it leaves the state that was
     filling = (0, 0, 0, chunks * TRACED_CHUNK - count)
     delta, inputs, write = (
         functional.pad(one, filling).unflatten(1, (chunks, TRACED_CHUNK)) for one in (delta, inputs, write)

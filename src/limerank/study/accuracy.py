@@ -67,14 +67,28 @@ class AccuracyStudy(BaseModel):
             for name, shares in self.gap_closed.items()
         }
 
+    def skyline_lost(self) -> list[int]:
+        """The seeds in which the skyline was no better than the baseline."""
+        baseline = {result.seed: result.test.ne for result in self.of(BASELINE)}
+        return [
+            result.seed
+            for result in self.of(SKYLINE)
+            if result.test.ne is not None
+            and (limit := baseline.get(result.seed)) is not None
+            and limit <= result.test.ne
+        ]
+
     def models(self) -> list[str]:
         """The rankers, in the order they were trained."""
         return list(dict.fromkeys(result.model for result in self.results))
 
 
 def gap_closed(baseline: Metrics, skyline: Metrics, model: Metrics) -> float | None:
-    """The share of the NE gap between baseline and skyline that a ranker closes; 1 is parity with the skyline."""
-    if baseline.ne is None or skyline.ne is None or model.ne is None or baseline.ne == skyline.ne:
+    """The share of the NE gap between baseline and skyline that a ranker closes; 1 is parity with the skyline.
+
+    None where there is no gap: a skyline that is no better than the baseline has none to close.
+    """
+    if baseline.ne is None or skyline.ne is None or model.ne is None or baseline.ne <= skyline.ne:
         return None
     return (baseline.ne - model.ne) / (baseline.ne - skyline.ne)
 

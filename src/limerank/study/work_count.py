@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -57,10 +58,12 @@ def count_work(run: Callable[[], object]) -> int:
 
 
 def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    name = func.name().split("::")[1].split(".")[0]
     packet = getattr(func, "_overloadpacket", func)
+    if name.endswith("_") and func.namespace == "aten":  # in place: the same work as the operator it is named after
+        packet = getattr(torch.ops.aten, name.removesuffix("_"), packet)
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=out))
-    name = func.name().split("::")[1].split(".")[0]
     if name == "_scaled_dot_product_flash_attention_for_cpu":
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
     if name in BAGS:

@@ -27,6 +27,7 @@ from limerank.models import RANKERS, ItemState, Ranker, UserState, build_ranker
 from limerank.models.presets import budget_options
 from limerank.nn.encodings import KEEPS_CACHES
 from limerank.ops.candidate import RowStore
+from limerank.progress import Progress
 from limerank.schema import EncodedFeature, FeatureSpace, Kind
 from limerank.study.work_count import Polynomial, count_work, fit_polynomial
 
@@ -111,9 +112,16 @@ class ZooDetails(ZooRow):
     page: str
 
 
-def zoo_rows(sizes: Sizes, space: FeatureSpace = BUILT_IN, tasks: int = 1) -> list[ZooRow]:
+def zoo_rows(
+    sizes: Sizes, space: FeatureSpace = BUILT_IN, tasks: int = 1, progress: Progress | None = None
+) -> list[ZooRow]:
     """All rankers, in the order of the registry."""
-    return [zoo_row(name, sizes, space, tasks) for name in RANKERS]
+    rows = []
+    with (progress or Progress(quiet=True)).bar("measuring rankers", len(RANKERS)) as bar:
+        for name in RANKERS:
+            rows.append(zoo_row(name, sizes, space, tasks))
+            bar.advance()
+    return rows
 
 
 def zoo_row(name: str, sizes: Sizes, space: FeatureSpace = BUILT_IN, tasks: int = 1) -> ZooRow:
@@ -160,7 +168,7 @@ def sized_ranker(name: str, letters: Mapping[str, int], space: FeatureSpace = BU
     """An untrained ranker of width d with budget l, ready to predict."""
     budget = dict.fromkeys(budget_options(RANKERS[name].options_type), letters["l"])
     options = {"name": name, "width": letters["d"], **budget}
-    return build_ranker(options, space, tasks, "limerank models").eval()
+    return build_ranker(options, space, tasks, f"--width {letters['d']}, --links {letters['l']}").eval()
 
 
 @cache

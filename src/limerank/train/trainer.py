@@ -113,9 +113,9 @@ def _one_epoch(
     ranker.train()
     total, rows = 0.0, 0
     for batch in loader:
-        loss = ranker.loss(batch)
+        loss, own = ranker.losses(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        (loss if own is None else loss + own).backward()
         optimizer.step()
         schedule.step()
         total += float(loss.detach()) * len(batch.labels)

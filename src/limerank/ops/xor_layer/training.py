@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from limerank.ops.xor_attention.joined import WIDEST, block_diagonal, blocks_of
 from limerank.ops.xor_layer.weights import XorLayerWeights
@@ -32,8 +33,12 @@ WORTHWHILE = 256
 
 
 def streams(weights: XorLayerWeights, sources: Tensor, users: int) -> bool:
-    """Whether `source_pass` is the faster way: narrow heads and SiLU on a CPU, and long histories."""
-    eager = not torch.compiler.is_compiling() and type(sources) is Tensor and not torch.is_autocast_enabled("cpu")
+    """Whether `source_pass` is the faster way: narrow heads and SiLU on a CPU, and long histories.
+
+    Where something watches the operators (a graph is traced, work is counted) the layer stays what its equation says.
+    """
+    watched = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+    eager = not watched and type(sources) is Tensor and not torch.is_autocast_enabled("cpu")
     fits = sources.device.type == "cpu" and sources.dtype in (torch.float32, torch.float64)
     narrow = weights.activation == "silu" and weights.heads > 1 and weights.width // weights.heads <= WIDEST
     return eager and fits and narrow and sources.shape[0] >= WORTHWHILE * max(1, users)
