@@ -74,3 +74,8 @@ def test_verdicts() -> None:
         verdict = study.verdicts()["lime-mha"]
         assert verdict.beats_baseline_in_every_seed is beats
         assert verdict.mean_gap_closed == pytest.approx((0.9 + (1 - second) / 0.2) / 2)
+        assert study.skyline_lost() == []
+    lost = [result("ttsn", 3, 0.9), result("mha", 3, 1.0), result("lime-mha", 3, 1.1)]
+    study = AccuracyStudy(task="click", results=lost, oracle=None, gap_closed=_gaps(lost))
+    assert study.skyline_lost() == [3]
+    assert study.verdicts() == {}

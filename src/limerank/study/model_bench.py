@@ -2,8 +2,10 @@
 
 A step is forward, backward and Adam on one batch of requests whose histories all have the same length. Rankers share
 item tower, head and batch, so what differs is how history and candidates meet. Each is the ranker that trains and
-serves, as fast as we could make it; the machine's GEMM runs in the same rounds. Items are drawn by popularity (the
-r-th most popular with probability proportional to 1 / r), as logs have them.
+serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step follows another,
+so every timed step comes right after an untimed one of the same ranker: its memory and caches are not those its
+neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r), as logs
+have them.
 """
 
 from __future__ import annotations
@@ -159,8 +161,14 @@ class _Steps:
         self.loss.backward()
         self.loss = None
 
+    def step(self) -> None:
+        self.forward()
+        self.backward()
+        self.optimizer.step()
+
     def parts(self) -> list[Callable[[], object]]:
-        return [self.forward, self.backward, self.optimizer.step]
+        """A step to warm up, then the parts of another."""
+        return [self.step, self.forward, self.backward, self.optimizer.step]
 
 
 def _measure(
@@ -174,7 +182,7 @@ def _measure(
     *times, gemm = interleaved_times(work, repeats)
     rows = []
     for place, name in enumerate(models):
-        forward, backward, update = times[3 * place : 3 * place + 3]
+        _, forward, backward, update = times[4 * place : 4 * place + 4]
         step = median(map(sum, zip(forward, backward, update, strict=True)))
         rows.append(
             StepRow(
