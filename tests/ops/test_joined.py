@@ -63,7 +63,9 @@ def test_joined_is_head_by_head_and_both_are_the_reference(
     with pytest.MonkeyPatch.context() as patch:
         called = spied(patch)
         assert_same(values_and_gradients(tensors, offsets, activation=activation, backend="chunked"), expected)
-        assert sorted(called) == ["pool_backward", "pool_forward", "spread_backward", "spread_forward"]
+        fused = activation == "softmax" and qk == value  # PyTorch's own kernel is faster there
+        pooled = ["pool_backward"] if fused else ["pool_backward", "pool_forward"]
+        assert sorted(called) == [*pooled, "spread_backward", "spread_forward"]
         called.clear()
         per_head(patch)
         assert_same(values_and_gradients(tensors, offsets, activation=activation, backend="chunked"), expected)

@@ -32,14 +32,14 @@ def pool_forward(
     q_t: Tensor, k_s: Tensor, v_s: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Links read the history: out_t [B, l, H, v] and, for softmax, its log-sum-exp [B, l, H]."""
-    if joined.joins(q_t, v_s[None]):
+    flash = activation == "softmax" and _flash_runs(q_t, v_s)  # the fused kernel is the faster one, for any width
+    if joined.joins(q_t, v_s[None]) and not flash:
         total, lse = joined.pool_forward(q_t, k_s, v_s, _cut(bounds, q_t), activation, scale)
         if activation == "silu":
             total /= _lengths(bounds, total)
             return _as_links(total, q_t), lse
         return _as_links(total, q_t), lse.transpose(1, 2).contiguous()
     if activation == "softmax":
-        flash = _flash_runs(q_t, v_s)
         return (_pool_flash if flash else _pool_softmax)(q_t, k_s, v_s, bounds, scale)
     total = _zeros(q_t, v_s.shape[-1])
     for piece in _cut(bounds, q_t):
