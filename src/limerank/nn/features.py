@@ -16,6 +16,7 @@ from limerank.batch import Features, History
 from limerank.ops.jagged import segment_sum
 from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
 
+EVENTS_PER_WAY = 16  # fewer do not earn the calls it takes to list the ways
 EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
 
 
@@ -112,9 +113,10 @@ class ItemTower(nn.Module):
     def _event_share(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
         """What happened, in the first layer [sum_n, hidden].
 
-        Where events can differ in fewer ways than there are events, each way is computed once.
+        Where events can differ in far fewer ways than there are events, each way is computed once.
         """
-        if torch.compiler.is_compiling() or math.prod(self.event_sizes) > events.indices.shape[0]:
+        ways_are_few = math.prod(self.event_sizes) * EVENTS_PER_WAY <= events.indices.shape[0]
+        if torch.compiler.is_compiling() or not ways_are_few:
             shared: Tensor = layer(embedding(events))
             return shared
         sizes = [torch.arange(size, device=events.indices.device) for size in self.event_sizes]
