@@ -99,9 +99,7 @@ def test_a_run_records_values_not_the_preset(log: EventLog, tmp_path: Path) -> N
     assert run.config.preset is None
     assert run.ranker(log).options.head == (8,)
     said = limerank("train", path, *overrides, "--out", tmp_path / "again").stderr
-    assert (
-        "preset taobao-ad: the paper's values, except train.epochs 1 (paper: 10), model.head [8] (paper" in said
-    )
+    assert "preset taobao-ad: the paper's values, except train.epochs 1 (paper: 10), model.head [8] (paper" in said
 
 
 def test_what_a_file_writes_over_is_named(tmp_path: Path) -> None:
