@@ -81,7 +81,7 @@ def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
 
 def _own_work(name: str, args: tuple[Any, ...]) -> int:
     if name not in ("xor_pool", "xor_spread"):
-        raise NotImplementedError(f"limerank::{name} is opaque to torch: its work must be counted here")
+        raise TypeError(f"limerank::{name} is opaque to torch: its work must be counted here")
     queries, keys, values = args[:3]
     users, links = (queries if name == "xor_pool" else keys).shape[:2]
     history = (keys if name == "xor_pool" else queries).shape[0]
