@@ -293,7 +293,7 @@ def test_pma_against_explicit_matrices(log: EventLog, options: dict[str, Any]) -
         mixed = (first @ ranker.mix.weight.T + ranker.mix.bias).clamp(min=0)
         seeds = normed(ranker.second_norm, first + mixed)
         keys, values = (heads_of(ranker.pooled_keys_values, seeds, output) for output in (0, 1))
-        expected.append(attend(heads_of(ranker.candidate_queries, targets), keys, values))
+        expected.append(attend(heads_of(ranker.to_queries, targets), keys, values))
     assert_same(ranker, batch, torch.cat(expected))
 
 

@@ -28,7 +28,7 @@ from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import ScoringPath, score_candidates
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
-SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "presets", "export"}
+SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets", "export"}
 
 
 def loader_of(log: EventLog, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limerank.batch import Jagged
-from limerank.ops.jagged import pad, row_of, segment_sum, unpad, valid_mask
+from limerank.ops.jagged import pad, row_of, segment_mean, segment_sum, unpad, valid_mask
 from limerank.ops.target_attention import attend_dense, attend_jagged, attend_one
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=8)
@@ -33,6 +33,8 @@ def test_segment_sum_and_row_of(sizes: list[int]) -> None:
     values = torch.randn(int(offsets[-1]), 2, dtype=torch.float64)
     expected = torch.stack([values[a:b].sum(0) for a, b in offsets.unfold(0, 2, 1)])
     torch.testing.assert_close(segment_sum(values, offsets), expected)
+    means = torch.stack([values[a:b].sum(0) / max(1, int(b - a)) for a, b in offsets.unfold(0, 2, 1)])
+    torch.testing.assert_close(segment_mean(values, offsets), means)
     assert row_of(offsets, sum(sizes)).tolist() == [i for i, n in enumerate(sizes) for _ in range(n)]
 
 

@@ -14,7 +14,7 @@ from limerank.batch import RequestBatch, UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
 from limerank.nn.attention import split_heads
 from limerank.nn.field_gate import FieldGate
-from limerank.ops.jagged import pad, row_of, segment_sum, unpad
+from limerank.ops.jagged import pad, row_of, segment_mean, segment_sum, unpad
 from limerank.schema import FeatureSpace
 
 
@@ -63,10 +63,8 @@ class IntTower(Ranker):
         return len(self.options.user_layers) * self.options.user_heads
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        offsets = inputs.history.offsets
-        pooled = segment_sum(self.history(inputs), offsets)
-        if self.options.pooling == "mean":
-            pooled = pooled / offsets.diff().clamp(min=1)[:, None]
+        pool = segment_mean if self.options.pooling == "mean" else segment_sum
+        pooled = pool(self.history(inputs), inputs.history.offsets)
         context = self.context_tower(inputs.users, inputs.context)
         state = torch.cat([pooled, context], 1)
         if self.gate is not None:

@@ -6,7 +6,8 @@ from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
-from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.models.base import AttentionOptions, ItemState, UserState
+from limerank.models.queried import QueriedRanker
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.compressed_sequence import CompressedSequence
 from limerank.ops.target_attention import attend_memory
@@ -20,7 +21,7 @@ class LinformerOptions(AttentionOptions):
     shared_projection: bool = Field(default=False, description="one P for keys and values")
 
 
-class Linformer(Ranker):
+class Linformer(QueriedRanker):
     """o_c = softmax(LN(T_c) W_Q K'^T / sqrt(d_a)) V',  K' = P_K LN(E) W_K,  V' = P_V LN(E) W_V  per head.
 
     P is indexed by recency. Keys depend on the user, so only queries are cached per item; a candidate costs r, not N.
@@ -46,14 +47,6 @@ class Linformer(Ranker):
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((keys, values), self.head.from_user(context))
 
-    def item_rows(self, items: Tensor) -> Tensor:
-        (queries,) = self.to_queries(items)
-        rows: Tensor = queries.flatten(1)
-        return rows
-
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         queries = split_heads(items.rows, self.options.heads)
         return attend_memory(queries, candidate_offsets, *user.memory).flatten(1)
-
-    def row_parameters(self) -> list[Tensor]:
-        return list(self.to_queries.parameters())

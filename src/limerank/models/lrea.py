@@ -13,6 +13,7 @@ from torch import Tensor
 from limerank.batch import RequestBatch, UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.factorized import FactorizedRanker
+from limerank.models.queried import QueriedRanker
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.compressed_sequence import CompressedSequence
 from limerank.ops.jagged import pad
@@ -26,7 +27,7 @@ class LREAOptions(AttentionOptions):
     nonnegativity: float = Field(default=0.1, ge=0, description="weight of the loss on attention below zero")
 
 
-class LREA(FactorizedRanker):
+class LREA(QueriedRanker, FactorizedRanker):
     """A = LN(T) W_Q (R P LN(E) W_K)^T / sqrt(d_a),  o_c = A_c LN(E) W_V / N  per head, P and R^T [r, N_max].
 
     o_c = LN(T_c) W_Q B_u with B_u = (P LN(E) W_K)^T (R^T LN(E) W_V) / (N sqrt(d_a)): Linformer's K' and V', multiplied.
@@ -63,11 +64,6 @@ class LREA(FactorizedRanker):
         memory = (matrices, keys) if self.training else (matrices,)
         return UserState(memory, self.head.from_user(context))
 
-    def item_rows(self, items: Tensor) -> Tensor:
-        (queries,) = self.to_queries(items)
-        rows: Tensor = queries.flatten(1)
-        return rows
-
     def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
         if not self.training or not self.options.nonnegativity:
             return None
@@ -88,6 +84,3 @@ class LREA(FactorizedRanker):
         is_event = torch.arange(longest, device=rows.device) < events[:, None]
         is_candidate = torch.arange(queries.shape[1], device=rows.device) < offsets.diff()[:, None]
         return attention, is_candidate[:, None, :, None] & is_event[:, None, None, :]
-
-    def row_parameters(self) -> list[Tensor]:
-        return list(self.to_queries.parameters())

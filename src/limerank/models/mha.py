@@ -6,7 +6,8 @@ from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
-from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.models.base import AttentionOptions, ItemState, UserState
+from limerank.models.queried import QueriedRanker
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.recency import Recency
 from limerank.ops.target_attention import attend_jagged, attend_one
@@ -19,7 +20,7 @@ class MHAOptions(AttentionOptions):
     recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 
 
-class MHA(Ranker):
+class MHA(QueriedRanker):
     """o_c = MHA(T_c, E, E; J): softmax(LN(T) W_Q (LN(E) W_K)^T / sqrt(d_a)) LN(E) W_V, heads side by side.
 
     Nothing per user can be cached per item except the queries LN(T) W_Q, which serving does.
@@ -48,11 +49,6 @@ class MHA(Ranker):
         context = self.context_tower(inputs.users, inputs.context)
         return UserState(memory, self.head.from_user(context), inputs.history.offsets)
 
-    def item_rows(self, items: Tensor) -> Tensor:
-        (queries,) = self.to_queries(items)
-        rows: Tensor = queries.flatten(1)
-        return rows
-
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         keys, values = user.memory[:2]
         bias = None if self.recency is None else user.memory[2]
@@ -61,6 +57,3 @@ class MHA(Ranker):
             return attend_one(queries, keys, values, bias).flatten(1)
         assert user.offsets is not None
         return attend_jagged(queries, candidate_offsets, keys, values, user.offsets, bias).flatten(1)
-
-    def row_parameters(self) -> list[Tensor]:
-        return list(self.to_queries.parameters())

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import UserInputs
-from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.models.base import AttentionOptions, ItemState, UserState
+from limerank.models.queried import QueriedRanker
 from limerank.nn.attention import EPSILON, HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextMix, Links
 from limerank.ops.target_attention import attend_dense, attend_memory
@@ -20,7 +21,7 @@ class PMAOptions(AttentionOptions):
     links: int = Field(default=32, ge=1, description="seeds, what LIME calls links")
 
 
-class PMA(Ranker):
+class PMA(QueriedRanker):
     """S^C = S + MLP(S (+) E^C);  Z = LN(Q + MHA(S^C, E, E)), P = LN(Z + relu(W Z));  o_c = MHA(T_c, P, P).
 
     Q is a projection of the seeds, not the one that asks. Like LIME-MHA, but candidates are compared with pooled seeds:
@@ -42,10 +43,10 @@ class PMA(Ranker):
         self.first_norm = nn.LayerNorm(width, eps=EPSILON)
         self.mix = nn.Linear(width, width)
         self.second_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.candidate_queries = HeadProjection(width, heads, queries)
+        self.to_queries = HeadProjection(width, heads, queries)
         self.pooled_keys_values = HeadProjection(width, heads, queries, width)
         start_aligned(
-            queries=[self.seed_queries, self.candidate_queries],
+            queries=[self.seed_queries, self.to_queries],
             keys=[self.history_keys_values, self.pooled_keys_values],
             sharpness=options.sharpness,
         )
@@ -59,14 +60,6 @@ class PMA(Ranker):
         pooled = self.second_norm(first + functional.relu(self.mix(first)))
         return UserState(self.pooled_keys_values(pooled), self.head.from_user(context))
 
-    def item_rows(self, items: Tensor) -> Tensor:
-        (queries,) = self.candidate_queries(items)
-        rows: Tensor = queries.flatten(1)
-        return rows
-
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         queries = split_heads(items.rows, self.options.heads)
         return attend_memory(queries, candidate_offsets, *user.memory).flatten(1)
-
-    def row_parameters(self) -> list[Tensor]:
-        return list(self.candidate_queries.parameters())

@@ -9,7 +9,7 @@ from pydantic import Field
 from limerank.batch import UserInputs
 from limerank.models.base import RankerOptions, UserState
 from limerank.models.pooled import PooledRanker
-from limerank.ops.jagged import segment_sum
+from limerank.ops.jagged import segment_mean, segment_sum
 
 
 class TTSNOptions(RankerOptions):
@@ -27,9 +27,7 @@ class TTSN(PooledRanker):
     options: TTSNOptions
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        offsets = inputs.history.offsets
-        pooled = segment_sum(self.history(inputs), offsets)
-        if self.options.pooling == "mean":
-            pooled = pooled / offsets.diff().clamp(min=1)[:, None]
+        pool = segment_mean if self.options.pooling == "mean" else segment_sum
+        pooled = pool(self.history(inputs), inputs.history.offsets)
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((pooled,), self.head.from_user(context))

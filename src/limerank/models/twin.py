@@ -6,7 +6,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from limerank.batch import UserInputs
-from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
+from limerank.models.base import AttentionOptions, ItemState, UserState
+from limerank.models.queried import QueriedRanker
 from limerank.nn.attention import HeadProjection, split_heads, start_aligned
 from limerank.ops.target_attention import attend_one
 from limerank.ops.top_events import attend_top_jagged, attend_top_one
@@ -19,7 +20,7 @@ class TWINOptions(AttentionOptions):
     top: int = Field(default=32, ge=1, description="K, events that a candidate attends to in each head")
 
 
-class TWIN(Ranker):
+class TWIN(QueriedRanker):
     """o_c = [softmax over the K largest s_(cj,h) of s_(cj,h) times (LN(E) W_V)_(j,h)]_h W_O.
 
     s_(cj,h) = q_(c,h) . k_(j,h) / sqrt(d_a); q = LN(T) W_Q is the item row, k = LN(E) W_K. Search and attention read
@@ -43,11 +44,6 @@ class TWIN(Ranker):
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((keys, values), self.head.from_user(context), inputs.history.offsets)
 
-    def item_rows(self, items: Tensor) -> Tensor:
-        (queries,) = self.to_queries(items)
-        rows: Tensor = queries.flatten(1)
-        return rows
-
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         keys, values = user.memory
         queries = split_heads(items.rows, self.options.heads)
@@ -60,6 +56,3 @@ class TWIN(Ranker):
             mixed = attend_top_one(queries, keys, values, self.options.top)
         output: Tensor = self.to_output(mixed.flatten(1))
         return output
-
-    def row_parameters(self) -> list[Tensor]:
-        return list(self.to_queries.parameters())

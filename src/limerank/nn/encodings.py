@@ -20,7 +20,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from limerank.batch import UserInputs
 from limerank.errors import DataError
@@ -60,7 +59,7 @@ class HistoryEncoding(nn.Module):
         if self.encoding == "calendar":
             hour, weekday = calendar_places(self._times(inputs.history.times))
             return embedded + self.table.index_select(0, hour) + self.table.index_select(0, HOURS + weekday)
-        return embedded + functional.embedding(self._places(inputs), self.table)
+        return embedded + self.table.index_select(0, self._places(inputs))
 
     def _places(self, inputs: UserInputs) -> Tensor:
         history = inputs.history

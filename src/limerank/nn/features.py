@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import Features, History
-from limerank.ops.jagged import segment_sum
+from limerank.ops.jagged import segment_mean
 from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
 
 EVENTS_PER_WAY = 16  # fewer do not earn the calls it takes to list the ways
@@ -60,8 +60,7 @@ class FeatureEmbedding(nn.Module):
             [self._rows(rows.flatten()).view(rows.shape[0], rows.shape[1] * self.table.shape[1])] if self.single else []
         )
         for jagged, first in zip(features.lists, self.list_first_row, strict=True):
-            total = segment_sum(self._rows(self._forget(jagged.values) + first), jagged.offsets)
-            parts.append(total / jagged.offsets.diff().clamp(min=1)[:, None])
+            parts.append(segment_mean(self._rows(self._forget(jagged.values) + first), jagged.offsets))
         parts += [project(m) for project, m in zip(self.projections, features.vectors, strict=True)]
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 

@@ -43,6 +43,11 @@ def valid_mask(offsets: Tensor, longest: int) -> Tensor:
     return torch.arange(longest, device=offsets.device) < lengths[:, None]
 
 
+def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
+    """The mean of each list: jagged [sum_n, d] to [B, d]; zero for an empty one."""
+    return segment_sum(values, offsets) / offsets.diff().clamp(min=1)[:, None]
+
+
 def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
     """The sum of each list: jagged [sum_n, d] to [B, d]; an empty list sums to zero."""
     if offsets.shape[0] == 2:
