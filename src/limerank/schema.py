@@ -152,6 +152,10 @@ class Schema(_Strict):
     minimum_item_events: int = Field(default=1, ge=1, description="events of rarer items are dropped, as if unlogged")
     minimum_user_events: int = Field(default=1, ge=1, description="events of rarer users are dropped")
     histories: Histories | None = None
+    display: str | None = Field(
+        default=None,
+        description="column with what people call an item (a title): shown beside ids in rankings, never a feature",
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Schema:
