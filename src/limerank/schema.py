@@ -20,6 +20,7 @@ FIRST_KNOWN_INDEX = 2
 MOST_QUANTILES = 10_000
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"  # names become file names
+DISPLAY = "<display>"  # no feature can be called so
 
 
 class Role(StrEnum):
@@ -175,6 +176,8 @@ class Schema(_Strict):
             raise ValueError("time: is needed, because histories follow from it; only ready-made histories do without")
         if self.time is None and not isinstance(self.split, ByColumn):
             raise ValueError("split: a log without time must be split by a column (protocol: column)")
+        if self.display == self.item_id:
+            raise ValueError(f"display: '{self.display}' is the id, which is always shown; name another column")
         return self
 
     def _check_no_label_leaks(self) -> None:
@@ -199,6 +202,13 @@ class Schema(_Strict):
                 raise ValueError(
                     f"feature '{feature.name}': with ready-made histories, name its column of lists in histories.events"
                 )
+
+    @property
+    def display_column(self) -> Feature | None:
+        """What people call items, to be read like an item feature and used as none."""
+        if self.display is None:
+            return None
+        return Feature.model_construct(name=DISPLAY, role=Role.ITEM, column=self.display)
 
     def with_role(self, role: Role) -> tuple[Feature, ...]:
         """The features of one role: single-valued first, then lists, then vectors, each in declared order."""

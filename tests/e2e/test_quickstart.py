@@ -92,7 +92,7 @@ def test_fp16_rows_keep_the_top_hundred_of_ten_thousand(walk: tuple[Path, dict[s
     engine = Engine(bundle)
     full = compute_rows(bundle.ranker, bundle.item_table, "fp32")
     with torch.inference_mode():
-        for user_id in bundle.user_ids.ids[1:200:10].to_list():
+        for user_id in bundle.user_ids.names_of(range(1, 200, 10)):
             user = bundle.ranker.encode_user(engine.user_inputs(user_id, {})[0])
             tops = [
                 set(score_candidates(bundle.ranker, user, r)[:, 0].topk(100).indices.tolist())

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from limerank.errors import UsageError
 from limerank.serve.engine import Engine, Event
-from limerank.serve.ids import IdMap
 
 
 def test_a_click_changes_the_ranking_and_is_not_remembered(engine: Engine) -> None:
@@ -100,12 +96,34 @@ def test_a_negative_limit_is_refused(engine: Engine) -> None:
         engine.rank("u2", limit=-1)
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1), unique=True), st.data())
-def test_ids_find_their_rows(ids: list[str], data: st.DataObject) -> None:
-    known = pl.Series(ids, dtype=pl.String).sort()
-    table = IdMap(pl.concat([pl.Series([""], dtype=pl.String), known]))
-    rows = table.rows_of(ids)
-    assert table.names_of(rows) == ids
-    other = data.draw(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1))
-    if other not in ids:
-        assert table.rows_of([other]).tolist() == [0]
+def test_seen_items_are_left_out_and_the_rest_keeps_its_order(engine: Engine) -> None:
+    """As if the whole catalog were ranked and every item with an event of the user struck out."""
+    bundle = engine.bundle
+    user = int(bundle.user_ids.rows_of(["u2"])[0])
+    start, end = bundle.histories["offsets"][user : user + 2].tolist()
+    recent = set(bundle.item_ids.names_of(bundle.histories["item"][start:end].tolist()))
+    everything = engine.rank("u2")
+    unseen = engine.rank("u2", exclude_seen=True)
+    seen = set(everything.item_ids) - set(unseen.item_ids)
+    assert recent < seen  # older ones too
+    assert unseen.seen_items == len(seen)
+    assert unseen.candidates == len(unseen.item_ids) == everything.candidates - len(seen)
+    assert unseen.item_ids == [item for item in everything.item_ids if item not in seen]
+    kept = [place for place, item in enumerate(everything.item_ids) if item not in seen]
+    np.testing.assert_array_equal(unseen.probabilities, everything.probabilities[kept])
+    assert engine.rank("u2", limit=3, exclude_seen=True).item_ids == unseen.item_ids[:3]
+    some = [*sorted(seen)[:3], *unseen.item_ids[:2], "ghost"]
+    assert sorted(engine.rank("u2", some, exclude_seen=True).item_ids) == sorted(some[3:])
+    assert engine.rank("u2", sorted(seen), exclude_seen=True).item_ids == []
+
+
+def test_an_event_of_the_request_is_seen(engine: Engine) -> None:
+    event = Event("i7", {"clicked": 1})
+    assert "i7" not in engine.rank("nobody", events=[event], exclude_seen=True).item_ids
+    assert "i7" in engine.rank("nobody", events=[event]).item_ids
+
+
+def test_repeated_candidates_are_listed(engine: Engine) -> None:
+    ranking = engine.rank("u2", ["i1", "i2", "i1", "i3", "i3"])
+    assert ranking.repeated_items == ["i1", "i3"]
+    assert len(ranking.item_ids) == 5

@@ -21,6 +21,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="Compute threads; default: one per core this process may use.")
 ]
+NAMES_SHOWN = 10
 PIPE_WIDTH = 160  # what is piped is not cut to a terminal
 
 StoreArgument = Annotated[Path, typer.Argument(help="A bundle store.")]
@@ -77,6 +78,12 @@ def report_error(error: LimerankError, *, as_json: bool) -> None:
     if as_json:
         emit_json({"error": str(error), "exit_code": error.exit_code})
     typer.echo(f"error: {error}", err=True)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def parse_pairs(text: str, option: str) -> dict[str, str]:

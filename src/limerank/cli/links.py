@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limerank.cli.common import JsonOption, StoreArgument, ThreadsOption, emit_json, emit_table, say, use_threads
+from limerank.cli.items import ItemNames
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ def links(
     profiles = link_profiles(opened, top=top, minimum_items=minimum_items)
     if link is not None and link >= len(profiles):
         raise UsageError(f"--link {link}: this ranker has the links 0 to {len(profiles) - 1}")
-    shown = profiles if link is None else [profiles[link]]
+    shown, names = profiles if link is None else [profiles[link]], ItemNames(opened)
     if as_json:
-        emit_json({"bundle": opened.manifest.id, "links": [profile_facts(profile) for profile in shown]})
+        emit_json({"bundle": opened.manifest.id, "links": [profile_facts(profile, names) for profile in shown]})
         return
     if link is None:
-        emit_table("", ["link", "weight", "attracts", "nearest items"], [_cells(profile) for profile in shown])
+        emit_table("", ["link", "weight", "attracts", "nearest items"], [_cells(profile, names) for profile in shown])
         say("weight: the mean over items; in brackets the lift of an attribute; --link I shows one link in detail")
         return
     (profile,) = shown
@@ -62,12 +63,20 @@ def links(
             for one in profile.attributes
         ],
     )
-    emit_table("", ["nearest item", "weight"], [[item, f"{weight:.4f}"] for item, weight in profile.items])
+    displays = names.cells([item for item, _ in profile.items])
+    nearest = zip(profile.items, displays, strict=True)
+    emit_table(
+        "",
+        ["nearest item", *names.columns(), "weight"],
+        [[item, *display, f"{weight:.4f}"] for (item, weight), display in nearest],
+    )
 
 
-def profile_facts(profile: LinkProfile) -> dict[str, Any]:
+def profile_facts(profile: LinkProfile, names: ItemNames) -> dict[str, Any]:
     """A profile as JSON."""
-    items = [{"id": item, "weight": weight} for item, weight in profile.items]
+    displays = names.facts([item for item, _ in profile.items])
+    nearest = zip(profile.items, displays, strict=True)
+    items = [{"id": item, **display, "weight": weight} for (item, weight), display in nearest]
     return {**asdict(profile), "items": items}
 
 
@@ -76,10 +85,10 @@ def attribute_text(attribute: Attribute) -> str:
     return f"{attribute.feature}={attribute.value} ({attribute.lift:.1f}x)"
 
 
-def _cells(profile: LinkProfile) -> list[str]:
+def _cells(profile: LinkProfile, names: ItemNames) -> list[str]:
     return [
         profile.name,
         f"{profile.weight:.4f}",
         ", ".join(map(attribute_text, profile.attributes[:IN_A_CELL])) or "-",
-        ", ".join(item for item, _ in profile.items[:IN_A_CELL]),
+        ", ".join(names.joined([item for item, _ in profile.items[:IN_A_CELL]])),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,16 +15,18 @@ from limerank.cli.common import (
     ThreadsOption,
     emit_json,
     emit_table,
+    listed,
     parse_pairs,
     say,
     use_threads,
 )
+from limerank.cli.items import ItemNames
 from limerank.cli.links import attribute_text, profile_facts
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
     from limerank.serve.engine import Event, Ranking
-    from limerank.serve.explain import CandidateExplanation, Explanation
+    from limerank.serve.explain import CandidateExplanation, EventRead, Explanation
     from limerank.serve.link_profiles import LinkProfile
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,6 +46,9 @@ def rank(
     items: Annotated[
         str | None, typer.Option(help="Candidate ids, comma-separated; default: the whole catalog.")
     ] = None,
+    exclude_seen: Annotated[
+        bool, typer.Option("--exclude-seen", help="Leave out items that the user has events with, however long ago.")
+    ] = False,
     context: Annotated[str, typer.Option(help="Context features, for example device=phone,hour=20.")] = "",
     event: Annotated[
         list[str] | None,
@@ -88,7 +94,7 @@ def rank(
         from limerank.serve.link_profiles import lime_ranker
 
         lime_ranker(engine.bundle)
-    chosen = [text for text in items.split(",") if text] if items is not None else None
+    chosen = [text.strip() for text in items.split(",") if text.strip()] if items is not None else None
     if chosen is not None and not chosen:
         raise UsageError("--items: names no candidate; give ids separated by commas, or leave it out for the catalog")
     request: dict[str, Any] = {
@@ -98,13 +104,14 @@ def rank(
         "limit": limit,
         "task": task,
     }
-    engine.rank(user, chosen, **request)  # warm-up: the first call maps the rows and allocates
-    ranking = engine.rank(user, chosen, **request)
+    names = ItemNames(engine.bundle)
+    for _ in range(2):  # the first call maps the rows and allocates
+        ranking = engine.rank(user, chosen, exclude_seen=exclude_seen, **request)
     if explain is None:
         if as_json:
-            emit_json(ranking_facts(ranking))
+            emit_json(ranking_facts(ranking, names))
             return
-        _show(user, ranking)
+        _show(user, ranking, names)
         return
     from limerank.serve.explain import explain as explained
     from limerank.serve.link_profiles import link_profiles
@@ -113,39 +120,47 @@ def rank(
     explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer or "first", **request)
     profiles = link_profiles(engine.bundle)
     if as_json:
-        emit_json({**ranking_facts(ranking), "explanation": explanation_facts(explanation, profiles)})
+        emit_json({**ranking_facts(ranking, names), "explanation": explanation_facts(explanation, profiles, names)})
         return
-    _show(user, ranking)
+    _show(user, ranking, names)
     for place, candidate in enumerate(explanation.candidates, 1):
-        _show_why(place, candidate, explanation, profiles)
+        _show_why(place, candidate, explanation, profiles, names)
 
 
-def ranking_facts(ranking: Ranking) -> dict[str, Any]:
+def ranking_facts(ranking: Ranking, names: ItemNames) -> dict[str, Any]:
     """A ranking as one JSON object."""
+    shown = zip(ranking.item_ids, names.facts(ranking.item_ids), ranking.probabilities, strict=True)
     return {
         "bundle": ranking.bundle,
         "user": {"known": ranking.known_user, "history_used": ranking.history_used},
         "candidates": ranking.candidates,
         "unknown_items": ranking.unknown_items,
+        "repeated_items": ranking.repeated_items,
+        "seen_items": ranking.seen_items,
         "items": [
-            {"id": item, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
-            for item, row in zip(ranking.item_ids, ranking.probabilities, strict=True)
+            {"id": item, **display, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
+            for item, display, row in shown
         ],
         "path": ranking.path,
         "milliseconds": {stage: round(value, 4) for stage, value in ranking.milliseconds.items()},
     }
 
 
-def explanation_facts(explanation: Explanation, profiles: list[LinkProfile]) -> dict[str, Any]:
+def explanation_facts(explanation: Explanation, profiles: list[LinkProfile], names: ItemNames) -> dict[str, Any]:
     """An explanation as one JSON object: candidates by link, and per link what it read and what it attracts."""
     return {
         "task": explanation.task,
-        "candidates": [asdict(candidate) for candidate in explanation.candidates],
+        "candidates": _with_displays(explanation.candidates, names),
         "links": [
-            {**profile_facts(profile), "events": [asdict(event) for event in events]}
+            {**profile_facts(profile, names), "events": _with_displays(events, names)}
             for profile, events in zip(profiles, explanation.events, strict=True)
         ],
     }
+
+
+def _with_displays(entries: Sequence[CandidateExplanation | EventRead], names: ItemNames) -> list[dict[str, Any]]:
+    displays = names.facts([entry.item for entry in entries])
+    return [{**asdict(entry), **display} for entry, display in zip(entries, displays, strict=True)]
 
 
 def _event(text: str) -> Event:
@@ -173,24 +188,33 @@ def _milliseconds(text: str, option: str) -> int:
     return (aware - EPOCH) // timedelta(milliseconds=1)
 
 
-def _show(user: str, ranking: Ranking) -> None:
+def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
+    shown = zip(ranking.item_ids, names.cells(ranking.item_ids), ranking.probabilities, strict=True)
     emit_table(
         "",
-        ["rank", "item", *ranking.tasks],
+        ["rank", "item", *names.columns(), *ranking.tasks],
         [
-            [place, item, *(f"{probability:.4f}" for probability in row)]
-            for place, (item, row) in enumerate(zip(ranking.item_ids, ranking.probabilities, strict=True), 1)
+            [place, item, *display, *(f"{probability:.4f}" for probability in row)]
+            for place, (item, display, row) in enumerate(shown, 1)
         ],
     )
     whose = f"user {user}" if ranking.known_user else f"unknown user {user}"
     say(f"{ranking.candidates:,} candidates for {whose}, {ranking.history_used} events of history, {ranking.path} path")
     say("  ".join(f"{stage} {value:.2f} ms" for stage, value in ranking.milliseconds.items()))
     if ranking.unknown_items:
-        say(f"unknown items, scored as such: {', '.join(ranking.unknown_items[:10])}")
+        say(f"unknown items, scored as such: {listed(ranking.unknown_items)}")
+    if ranking.repeated_items:
+        say(f"named more than once, and ranked as often: {listed(ranking.repeated_items)}")
+    if ranking.seen_items:
+        say(f"left out because the user has events with them: {ranking.seen_items:,} items")
 
 
 def _show_why(
-    place: int, candidate: CandidateExplanation, explanation: Explanation, profiles: list[LinkProfile]
+    place: int,
+    candidate: CandidateExplanation,
+    explanation: Explanation,
+    profiles: list[LinkProfile],
+    names: ItemNames,
 ) -> None:
     say("")
     parts = {
@@ -200,7 +224,8 @@ def _show_why(
         "constant": candidate.constant,
     }
     terms = ", ".join(f"{name} {value:+.3f}" for name, value in parts.items())
-    say(f"{place}. {candidate.item}: logit of {explanation.task} {candidate.logit:+.3f} = {terms}")
+    (called,) = names.joined([candidate.item])
+    say(f"{place}. {called}: logit of {explanation.task} {candidate.logit:+.3f} = {terms}")
     rows = []
     for part in candidate.links[:SHOWN_LINKS]:
         profile, events = profiles[part.link], explanation.events[part.link][:SHOWN_EVENTS]
@@ -209,8 +234,13 @@ def _show_why(
                 profile.name,
                 f"{part.weight:.3f}",
                 f"{part.contribution:+.3f}",
-                ", ".join(f"{event.item} {event.share:.0%}" for event in events) or "-",
+                _shares(events, names) or "-",
                 ", ".join(map(attribute_text, profile.attributes[:1])) or "-",
             ]
         )
     emit_table("", ["link", "weight", "contribution", "read most of", "attracts"], rows)
+
+
+def _shares(events: Sequence[EventRead], names: ItemNames) -> str:
+    called = names.joined([event.item for event in events])
+    return ", ".join(f"{item} {event.share:.0%}" for item, event in zip(called, events, strict=True))

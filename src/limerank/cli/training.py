@@ -133,7 +133,7 @@ def export(
         f"published bundle {manifest.id}: {manifest.items - 1:,} item rows of {manifest.row_bytes} bytes"
         + (", now active" if activate else "")
     )
-    say(f"next: limerank rank {store} --user {bundle.user_ids.ids[1]}")
+    say(f"next: limerank rank {store} --user {bundle.user_ids.names_of([1])[0]}")
 
 
 def _say_if_grown(run: Run, log: EventLog, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from limerank.data.column_files import save_column
 from limerank.data.columns import ID, Place
 from limerank.data.encode import Counted, Encoder, fit_numbers, fit_texts
 from limerank.errors import DataError, did_you_mean
-from limerank.schema import UNKNOWN_INDEX, Feature, Kind
+from limerank.schema import DISPLAY, UNKNOWN_INDEX, Feature, Kind
 
 Ints = NDArray[np.int64]
 
@@ -27,12 +27,17 @@ class Table:
     id_column: str
     features: Sequence[Feature]
     rows: pl.DataFrame
-    """Columns ID and the features' names."""
+    """Columns ID and the features' names; DISPLAY where items have names for people."""
 
     @property
     def ids(self) -> pl.Series:
         """External ids, in row order; the unknown row is not among them."""
         return self.rows[ID]
+
+    @property
+    def displays(self) -> pl.Series | None:
+        """What people call each row, if the log says."""
+        return self.rows[DISPLAY] if DISPLAY in self.rows.columns else None
 
     def of(self, ids: pl.Series) -> Table:
         """The rows of these ids, in that order; an id that no row has is featureless."""
@@ -42,9 +47,15 @@ class Table:
 
 
 def read_table(
-    table: pl.DataFrame | None, name: str, id_column: str, features: Sequence[Feature], from_events: pl.DataFrame | None
+    table: pl.DataFrame | None,
+    name: str,
+    id_column: str,
+    features: Sequence[Feature],
+    from_events: pl.DataFrame | None,
+    display: Feature | None = None,
 ) -> Table:
     """Check and clean a table, and add the features that were found in the events."""
+    read = [*features, *([display] if display is not None else [])]
     rows = pl.DataFrame(schema={ID: pl.String})
     if table is not None:
         if id_column not in table.columns:
@@ -54,10 +65,12 @@ def read_table(
         if ids.n_unique() != len(ids):
             twice = ids.filter(ids.is_duplicated()).sort()[0]
             raise DataError(f"{name}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
-        found = [f for f in features if f.source_column in table.columns and f.source_column != id_column]
+        found = [f for f in read if f.source_column in table.columns and f.source_column != id_column]
         rows = pl.DataFrame({ID: ids, **{f.name: columns.clean(f, table[f.source_column], place) for f in found}})
     if from_events is not None:
         rows = rows.join(from_events, on=ID, how="full", coalesce=True)
+    if display is not None and DISPLAY not in rows.columns:
+        rows = rows.with_columns(pl.lit(None, dtype=pl.String).alias(DISPLAY))
     return Table(id_column, features, rows)
 
 
@@ -118,14 +131,11 @@ def write_table(directory: Path, folder: str, encoders: Sequence[Encoder], table
             save_column(directory, name, np.append(np.full(before, UNKNOWN_INDEX), encoder.encode(values)))
 
 
-def write_ids(path: Path, ids: pl.Series) -> None:
-    """Write external ids by row."""
-    pl.DataFrame({"id": ids}).write_ipc(path)
-
-
-def with_unknown(ids: pl.Series) -> pl.Series:
-    """Ids by row, the unknown row's empty one first."""
-    return pl.concat([pl.Series([""], dtype=pl.String), ids])
+def write_ids(path: Path, ids: pl.Series, displays: pl.Series | None, *, unknown: bool) -> None:
+    """Write external ids by row, and what people call them; `unknown` puts the unknown row first, all empty."""
+    table = pl.DataFrame({"id": ids} if displays is None else {"id": ids, "display": displays})
+    first = pl.DataFrame({name: [""] for name in table.columns}, schema=table.schema)
+    (pl.concat([first, table]) if unknown else table).write_ipc(path)
 
 
 def _clean_type(encoder: Encoder) -> pl.DataType:

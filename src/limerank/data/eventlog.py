@@ -4,7 +4,8 @@ dataset.json            manifest: schema, counts, origin, segments, files with t
 encoders.json           vocabularies, buckets and hashes, fitted on the training part
 parts/N.npy             the part of every request
 segments/N/             events that were added together; the first by `prepare`, the others by `append`
-  item_ids.arrow        external ids by row; row 0 of the first segment is the unknown item (likewise user_ids.arrow)
+  item_ids.arrow        external ids by row, and what people call them where the schema has a `display`; row 0 of the
+                        first segment is the unknown item (likewise user_ids.arrow)
   items/, users/        encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
   events/               item, time, event.NAME, context.NAME, label.TASK, truth.TASK
   requests/             user, start (R + 1), history_end; and user_offsets
@@ -202,6 +203,11 @@ class EventLog:
         """External user ids by row; the first stands for the unknown user and is empty."""
         return self._ids("user_ids.arrow")
 
+    @property
+    def item_displays(self) -> pl.Series | None:
+        """What people call items, by row, empty where nobody says; None unless the schema names a display column."""
+        return None if self.schema.display is None else self._ids("item_ids.arrow", "display")
+
     def requests_in(self, part: Part) -> Ints:
         """The numbers of the requests of one part, in stored order."""
         return np.flatnonzero(self.column("requests/part") == part.code)
@@ -219,8 +225,8 @@ class EventLog:
         except FileNotFoundError:
             raise DataError(f"{path}: this dataset was replaced while it was open; open it again") from None
 
-    def _ids(self, name: str) -> pl.Series:
-        return pl.concat([pl.read_ipc(segment / name)["id"] for segment in self.segments])
+    def _ids(self, name: str, column: str = "id") -> pl.Series:
+        return pl.concat([pl.read_ipc(segment / name)[column] for segment in self.segments])
 
     def _features(self, role: Role, folder: str) -> Features:
         encoders = self.encoders.of(role)

@@ -24,7 +24,7 @@ from limerank.data.splits import NO_PART, Part
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
 from limerank.protocols import ByColumn
-from limerank.schema import Feature, Kind, Role, Schema, TimeUnit
+from limerank.schema import DISPLAY, Feature, Kind, Role, Schema, TimeUnit
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
 CODE, WHEN = "<code>", "<when>"  # no feature can be called so
@@ -210,9 +210,10 @@ class _FirstSeen:
         self.table_columns = table.columns if table is not None else []
         known = {own_id, *self.table_columns}
         given = set.intersection(*(set(file.columns) for file in raw.events)) if partial and raw.events else None
+        display = raw.schema.display_column if role is Role.ITEM else None
         self.features: Sequence[Feature] = [
             feature
-            for feature in raw.schema.with_role(role)
+            for feature in (*raw.schema.with_role(role), *([display] if display else []))
             if feature.source_column not in known and (given is None or feature.source_column in given)
         ]
         self._table: pl.DataFrame | None = None
@@ -245,8 +246,9 @@ class _FirstSeen:
         for feature in self.features:
             changing = len(self._changing[feature.name])
             if changing and self._table is not None:
+                called = "display" if feature.name == DISPLAY else f"feature '{feature.name}'"
                 yield (
-                    f"feature '{feature.name}' differs between events of one {what} for {changing:,} of "
+                    f"{called} differs between events of one {what} for {changing:,} of "
                     f"{self._table.height:,} {what}s; the value of the first event counts"
                 )
 

@@ -29,8 +29,8 @@ def merge_segments(log: EventLog, folder: Path, name: str) -> SegmentFacts:
     save_column(folder, "requests/user_offsets", user_offsets)
     for table in ("items", "users"):
         _merge_table(log, folder, table)
-    catalog.write_ids(folder / "item_ids.arrow", log.item_ids)
-    catalog.write_ids(folder / "user_ids.arrow", log.user_ids)
+    catalog.write_ids(folder / "item_ids.arrow", log.item_ids, log.item_displays, unknown=False)
+    catalog.write_ids(folder / "user_ids.arrow", log.user_ids, None, unknown=False)
     return SegmentFacts(name=name, **{key: counts[key] for key in ("events", "requests", "items", "users")})
 
 

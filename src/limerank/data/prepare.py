@@ -132,6 +132,7 @@ def read_tables(intake: Intake) -> tuple[Table, Table]:
         schema.item_id,
         schema.with_role(Role.ITEM),
         intake.item_values.table(*intake.items.ordered()),
+        schema.display_column,
     )
     users = catalog.read_table(
         raw.users,
@@ -236,5 +237,5 @@ def write_tables(folder: Path, encoders: Encoders, items: Table, users: Table, *
     """Ids and encoded features of items and users."""
     catalog.write_table(folder, "items", encoders.item, items, unknown=unknown)
     catalog.write_table(folder, "users", encoders.user, users, unknown=unknown)
-    for name, ids in (("item_ids.arrow", items.ids), ("user_ids.arrow", users.ids)):
-        catalog.write_ids(folder / name, catalog.with_unknown(ids) if unknown else ids)
+    for name, table in (("item_ids.arrow", items), ("user_ids.arrow", users)):
+        catalog.write_ids(folder / name, table.ids, table.displays, unknown=unknown)

@@ -30,7 +30,7 @@ class Ranges:
 
     def take(self, column: Any) -> NDArray[Any]:
         """The values of a column at these rows."""
-        if not isinstance(column, np.ndarray) or len(self) < LONG_RANGE * len(self.start):
+        if not isinstance(column, np.ndarray) or len(self) <= LONG_RANGE * len(self.start):
             taken: NDArray[Any] = column[self.rows]
             return taken
         bounds = zip(self.start.tolist(), self.end.tolist(), strict=True)

@@ -7,7 +7,8 @@ encoders.json          values to indices
 items.safetensors      encoded item features (the user stage embeds history items)
 users.safetensors      encoded user features
 histories.safetensors  the last events of each user up to the watermark
-item_ids.arrow, user_ids.arrow
+seen.safetensors       the distinct items of all events of each user, however long ago
+item_ids.safetensors, user_ids.safetensors   ids by row and rows by id (`limerank.serve.ids`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
@@ -26,16 +26,17 @@ from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import validate
 from limerank.data.encode import Encoders
-from limerank.errors import ArgumentError, BundleError
+from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.ids import IdMap
 
-FORMAT = "limerank-bundle-2"  # 1 had no times of events
+FORMAT = "limerank-bundle-3"  # 1 had no times of events, 2 lost ids that were appended
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
-ITEMS, USERS, HISTORIES = "items.safetensors", "users.safetensors", "histories.safetensors"
-ITEM_IDS, USER_IDS = "item_ids.arrow", "user_ids.arrow"
-CONTENTS = {WEIGHTS, ROWS, ENCODERS, ITEMS, USERS, HISTORIES, ITEM_IDS, USER_IDS}
+ITEMS, USERS = "items.safetensors", "users.safetensors"
+HISTORIES, SEEN = "histories.safetensors", "seen.safetensors"
+ITEM_IDS, USER_IDS = "item_ids.safetensors", "user_ids.safetensors"
+CONTENTS = {WEIGHTS, ROWS, ENCODERS, ITEMS, USERS, HISTORIES, SEEN, ITEM_IDS, USER_IDS}
 FIX = "export the run again, or roll back with `limerank bundle rollback`"
 
 
@@ -60,6 +61,8 @@ class BundleManifest(BaseModel):
     watermark: int | None
     max_history: int
     metrics: dict[str, Any]
+    display: str | None
+    """The column of the log that items are called by."""
     files: list[files.FileRecord]
 
 
@@ -77,12 +80,14 @@ class Bundle:
     user_table: Features
     histories: dict[str, torch.Tensor]
     """`offsets` [users + 1] into `item`, `events` and, unless ready-made, `times` (milliseconds), oldest first."""
+    seen: dict[str, torch.Tensor]
+    """`offsets` [users + 1] into `item`, the rows of all items that a user has events with."""
     item_ids: IdMap
     user_ids: IdMap
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
-        """Verify every hash and that the rows were made by these weights, and map everything."""
+        """Map everything, and verify every hash, that rows were made by these weights, and that ids find their rows."""
         manifest = read_manifest(path)
         if {record.path for record in manifest.files} != CONTENTS:
             raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
@@ -106,8 +111,9 @@ class Bundle:
             item_table=_features(_load(path / ITEMS)),
             user_table=_features(_load(path / USERS)),
             histories=_load(path / HISTORIES),
-            item_ids=IdMap(pl.read_ipc(path / ITEM_IDS)["id"]),
-            user_ids=IdMap(pl.read_ipc(path / USER_IDS)["id"]),
+            seen=_load(path / SEEN),
+            item_ids=_id_map(path / ITEM_IDS),
+            user_ids=_id_map(path / USER_IDS),
         )
         bundle._check_rows()
         bundle._check_histories()
@@ -133,14 +139,17 @@ class Bundle:
                 raise BundleError(f"{path}: '{name}' is {tuple(table.shape)}, should be {shape}; {FIX}")
 
     def _check_histories(self) -> None:
-        """The columns of the histories are there and have one row per event."""
-        path = self.path / HISTORIES
-        if set(self.histories) - {"times"} != {"offsets", "item", "events"}:
-            raise BundleError(f"{path}: holds {sorted(self.histories)}, should be item, events, offsets, times; {FIX}")
-        events = int(self.histories["offsets"][-1])
-        for name in sorted(set(self.histories) - {"offsets"}):
-            if len(self.histories[name]) != events:
-                raise BundleError(f"{path}: '{name}' has {len(self.histories[name])} rows, should be {events}; {FIX}")
+        """The columns of histories and of seen items are there and have one row per event or item."""
+        for path, columns, needed in (
+            (self.path / HISTORIES, self.histories, {"offsets", "item", "events"}),
+            (self.path / SEEN, self.seen, {"offsets", "item"}),
+        ):
+            if set(columns) - {"times"} != needed:
+                raise BundleError(f"{path}: holds {sorted(columns)}, should be {', '.join(sorted(needed))}; {FIX}")
+            rows = int(columns["offsets"][-1])
+            for name in sorted(set(columns) - {"offsets"}):
+                if len(columns[name]) != rows:
+                    raise BundleError(f"{path}: '{name}' has {len(columns[name])} rows, should be {rows}; {FIX}")
 
     def _check_counts(self) -> None:
         """Ids, features and histories are there for every item and user the manifest counts."""
@@ -150,6 +159,7 @@ class Bundle:
             (USER_IDS, len(self.user_ids), self.manifest.users),
             (USERS, len(self.user_table), self.manifest.users),
             (HISTORIES, len(self.histories["offsets"]) - 1, self.manifest.users),
+            (SEEN, len(self.seen["offsets"]) - 1, self.manifest.users),
         ):
             if count != wanted:
                 raise BundleError(f"{self.path / name}: has {count} rows, {MANIFEST} says {wanted}; {FIX}")
@@ -203,6 +213,16 @@ def _row_store(path: Path, row_type: str) -> RowStore:
         return RowStore(**tensors)
     except ArgumentError as unfit:
         raise BundleError(f"{path}: {unfit}; {FIX}") from None
+
+
+def _id_map(path: Path) -> IdMap:
+    """The ids of a file, each of which finds its own row."""
+    try:
+        ids = IdMap(_load(path))
+        ids.check()
+    except DataError as broken:
+        raise BundleError(f"{path}: {broken}; {FIX}") from None
+    return ids
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:

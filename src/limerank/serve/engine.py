@@ -9,6 +9,7 @@ select    names of the chosen
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,10 @@ class Ranking:
     history_used: int
     candidates: int
     unknown_items: list[str]
+    repeated_items: list[str]
+    """Asked for more than once; each mention is ranked."""
+    seen_items: int
+    """Candidates left out because the user has events with them, if that was asked for."""
     path: str
     milliseconds: dict[str, float]
 
@@ -96,12 +101,14 @@ class Engine:
         now: int | None = None,
         limit: int | None = None,
         task: str | None = None,
+        exclude_seen: bool = False,
     ) -> Ranking:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
         An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such. `now`
         is the moment of the request in milliseconds since 1970, which only rankers that read times care about; by
-        default the latest the engine knows of: the bundle's watermark or the time of an event.
+        default the latest the engine knows of: the bundle's watermark or the time of an event. `exclude_seen` leaves
+        out every item that the user has an event with, stored (however long ago) or in `events`.
         """
         tasks = self.bundle.manifest.tasks
         if task is not None and task not in tasks:
@@ -112,30 +119,40 @@ class Engine:
         request = self.encode_user(user_id, context=context, events=events, now=now)
         clock.lap("user")
         rows = self._rows_of(item_ids)
+        seen = self._seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
+        asked = self.bundle.manifest.items - FIRST_ITEM_ROW if rows is None else len(rows)
+        if item_ids is not None and rows is not None and len(seen):
+            item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
-        candidates = self.bundle.manifest.items - FIRST_ITEM_ROW if rows is None else len(rows)
+        candidates = asked - len(seen) if rows is None else len(rows)
         path = choose_path(self.ranker, candidates)
         with torch.inference_mode():
             head = request_head(self.ranker, request.state, path)
             store, index = self._catalog(rows)
-            wanted = candidates if limit is None else limit
-            top = best_candidates(store, head, wanted, tasks.index(task) if task else 0, index)
+            wanted = candidates if limit is None else min(limit, candidates)
+            besides = len(seen) if rows is None else 0
+            top = best_candidates(store, head, wanted + besides, tasks.index(task) if task else 0, index)
         clock.lap("interact")
         order = top.positions.numpy()
-        if item_ids is None:
-            names = self.bundle.item_ids.names_of(order + FIRST_ITEM_ROW)
-        else:
+        values = top.values.numpy()
+        if item_ids is not None:
             names = [item_ids[place] for place in order.tolist()]
+        else:
+            unseen = np.flatnonzero(~np.isin(order + FIRST_ITEM_ROW, seen))[:wanted]
+            names, values = self.bundle.item_ids.names_of(order[unseen] + FIRST_ITEM_ROW), values[unseen]
+        repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
         clock.lap("select")
         return Ranking(
             item_ids=names,
-            probabilities=top.values.numpy(),
+            probabilities=values,
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
             history_used=request.history_used,
             candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
+            repeated_items=repeated,
+            seen_items=asked - candidates,
             path=path,
             milliseconds=clock.finish(),
         )
@@ -230,6 +247,13 @@ class Engine:
     def _rows_of(self, item_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
         return None if item_ids is None else self.bundle.item_ids.rows_of(item_ids)
 
+    def _seen_rows(self, user_id: str, events: Sequence[Event]) -> NDArray[np.int64]:
+        """The distinct catalog rows that a user has events with, ascending."""
+        user, offsets = int(self.bundle.user_ids.rows_of([user_id])[0]), self.bundle.seen["offsets"]
+        stored = self.bundle.seen["item"][int(offsets[user]) : int(offsets[user + 1])].numpy()
+        new = self.bundle.item_ids.rows_of([event.item_id for event in events])
+        return np.union1d(stored, new[new != UNKNOWN_ROW]).astype(np.int64)
+
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
         if item_ids is None or rows is None:
             return []
@@ -239,13 +263,22 @@ class Engine:
         known = [encoder.name for encoder in self.bundle.encoders.of(role)]
         for name in values:
             if name not in known:
-                raise UsageError(f"no {role.value} feature '{name}'{did_you_mean(name, known)}")
+                why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"
+                raise UsageError(f"no {role.value} feature '{name}'{why}")
 
 
 def _same_unit(time: int, watermark: int) -> bool:
     """Whether a time may be in milliseconds like the watermark: seconds, micro- and nanoseconds are far off."""
     modern = watermark > EARLIEST_MODERN_TIME
     return 0 <= time < LATEST_TIME and not (modern and time < watermark / UNIT_GAP)
+
+
+def _without(
+    item_ids: Sequence[str], rows: NDArray[np.int64], seen: NDArray[np.int64]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Candidates and their rows, without those of seen rows."""
+    kept = np.flatnonzero(~np.isin(rows, seen))
+    return [item_ids[place] for place in kept.tolist()], rows[kept]
 
 
 class _Clock:

@@ -188,7 +188,7 @@ def _history_names(bundle: Bundle, user_id: str, events: Sequence[Event]) -> lis
 def _item_name(bundle: Bundle, row: int) -> str:
     """The id of a catalog item; what ready-made histories know of others."""
     if row < bundle.manifest.items:
-        return "unknown" if row == UNKNOWN_ROW else str(bundle.item_ids.ids[row])
+        return "unknown" if row == UNKNOWN_ROW else bundle.item_ids.names_of([row])[0]
     single = [encoder for encoder in bundle.encoders.item if encoder.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
     known = [
         f"{encoder.name}={encoder.decode(index)}"

@@ -16,14 +16,14 @@ from safetensors.torch import save_file
 
 from limerank import __version__, files
 from limerank.batch import Features
-from limerank.data.catalog import write_ids
 from limerank.data.eventlog import EventLog
-from limerank.data.history import HistoryIndex
+from limerank.data.history import UNLIMITED, HistoryIndex
 from limerank.models import Ranker
 from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
 from limerank.serve import bundle as bundles
 from limerank.serve.bundle import Bundle, BundleManifest
+from limerank.serve.ids import write_id_map
 from limerank.serve.store import BUNDLES, BundleStore
 
 ITEMS_PER_BLOCK = 8192
@@ -69,8 +69,11 @@ def export(
         save_file(bundles.tensors_of(all_items), staging / bundles.ITEMS)
         save_file(bundles.tensors_of(log.user_table), staging / bundles.USERS)
         save_file(_histories(log, max_history), staging / bundles.HISTORIES)
-        write_ids(staging / bundles.ITEM_IDS, log.item_ids)
-        write_ids(staging / bundles.USER_IDS, log.user_ids)
+        save_file(_seen(log), staging / bundles.SEEN)
+        displays = log.item_displays
+        shown = None if displays is None else displays.to_list()
+        write_id_map(staging / bundles.ITEM_IDS, log.item_ids.to_list(), shown)
+        write_id_map(staging / bundles.USER_IDS, log.user_ids.to_list())
         files.write_json(staging / bundles.ENCODERS, log.encoders.model_dump(mode="json"))
         manifest = BundleManifest(
             format=bundles.FORMAT,
@@ -89,6 +92,7 @@ def export(
             watermark=log.manifest.last_time,
             max_history=min(max_history, log.schema.max_history or max_history),
             metrics=metrics or {},
+            display=log.schema.display,
             files=files.record_files(staging),
         )
         files.write_json(staging / bundles.MANIFEST, manifest.model_dump(mode="json"))
@@ -111,6 +115,25 @@ def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
         "item": torch.from_numpy(rows.take(history.item).astype(np.int32) + behind),
         "events": torch.from_numpy(stacked),
         **times,
+    }
+
+
+def _seen(log: EventLog) -> dict[str, torch.Tensor]:
+    """The distinct catalog items that each user ever had an event with; of ready-made histories, in the latest one."""
+    users, items = (log.manifest.counts[table] for table in ("users", "items"))
+    if log.schema.histories is None:
+        user = np.repeat(log.column("requests/user").astype(np.int64), np.diff(log.column("requests/start")))
+        item = np.asarray(log.column("events/item")).astype(np.int64)
+    elif log.history_items is None:
+        history = HistoryIndex(log)
+        rows, offsets = history.rows_of_users(UNLIMITED)
+        user, item = np.repeat(np.arange(users), np.diff(offsets)), rows.take(history.item).astype(np.int64)
+    else:
+        user, item = np.zeros((2, 0), dtype=np.int64)
+    pairs = np.unique(user * items + item)
+    return {
+        "offsets": torch.from_numpy(np.searchsorted(pairs, np.arange(users + 1) * items)),
+        "item": torch.from_numpy((pairs % items).astype(np.int32)),
     }
 
 

@@ -190,7 +190,7 @@ def tell_click_story(engine: Engine) -> ClickStory:
     bundle = engine.bundle
     topics = topics_by_row(engine)
     user_row = _user_with_a_new_topic(engine, topics)
-    user_id = bundle.user_ids.ids[user_row]
+    user_id = bundle.user_ids.names_of([user_row])[0]
     first = engine.rank(user_id, context=CONTEXT)
     first = engine.rank(user_id, context=CONTEXT)  # timed again, warm
     rows = bundle.item_ids.rows_of(first.item_ids)

@@ -127,11 +127,12 @@ def test_every_layout_says_the_same(layout: str, tmp_path: Path) -> None:
     assert set(events.columns) == set(raw.events[0].columns)
     assert raw.events[0].rows == (None if layout == "plain csv" else len(RATINGS))
     assert raw.items is not None
+    titles = [title[0] if layout == "plain csv" else title for _, title, _ in MOVIES]
     assert raw.items.rows() == [
-        ("1", "1995", ["Animation", "Children's", "Comedy"]),
-        ("2", "1953", ["Comedy"]),
-        ("3", None, []),
-        ("4", "1995", ["Drama", "Musical"]),
+        ("1", titles[0], "1995", ["Animation", "Children's", "Comedy"]),
+        ("2", titles[1], "1953", ["Comedy"]),
+        ("3", titles[2], None, []),
+        ("4", titles[3], "1995", ["Drama", "Musical"]),
     ]
     assert any("1 movies have no genre" in note for note in raw.notes)
     assert any("not to be redistributed" in note for note in raw.notes)
@@ -157,6 +158,8 @@ def test_prepared_dataset(layout: str, tmp_path: Path) -> None:
     log = prepare(read_movielens(folder), tmp_path / "out")
     assert log.manifest.counts["events"] == 20
     assert log.item_ids.to_list()[1:] == ["1", "2", "3", "4"]
+    assert log.item_displays is not None
+    assert log.item_displays[1].startswith("T")
     likes = {(u, t): int(r) >= 4 for u, _, r, t in RATINGS}
     part = np.repeat(log.column("requests/part"), np.diff(log.column("requests/start")))
     user = np.repeat(log.column("requests/user"), np.diff(log.column("requests/start")))

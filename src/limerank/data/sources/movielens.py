@@ -84,6 +84,7 @@ def read_movielens(folder: Path, *, positive_from: float = 4.0, split: str = "la
         features=features,
         tasks=(Task(name="like", column="rating", positive_from=positive_from),),
         split=SPLITS[split],
+        display="title",
     )
     without = int((movies["genres"].list.len() == 0).sum())
     notes = [LICENSE_NOTE, f"read as the {layout.name} layout of MovieLens"]

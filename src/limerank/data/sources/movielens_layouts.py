@@ -80,16 +80,18 @@ def _read_lines(path: Path, separator: str, columns: int) -> list[list[str]]:
     return rows
 
 
-def _movies(ids: Sequence[str], years: Sequence[str | None], genres: Sequence[Sequence[str]]) -> pl.DataFrame:
+def _movies(
+    ids: Sequence[str], titles: Sequence[str | None], years: Sequence[str | None], genres: Sequence[Sequence[str]]
+) -> pl.DataFrame:
     told = [[genre for genre in of_one if genre and genre not in NO_GENRE] for of_one in genres]
     return pl.DataFrame(
-        {"item_id": ids, "year": years, "genres": told},
-        schema={"item_id": pl.String, "year": pl.String, "genres": pl.List(pl.String)},
+        {"item_id": ids, "title": titles, "year": years, "genres": told},
+        schema={"item_id": pl.String, "title": pl.String, "year": pl.String, "genres": pl.List(pl.String)},
     )
 
 
-def _year_of(title: str) -> str | None:
-    found = YEAR_IN_TITLE.search(title)
+def _year_of(title: str | None) -> str | None:
+    found = YEAR_IN_TITLE.search(title or "")
     return found.group(1) if found else None
 
 
@@ -97,7 +99,7 @@ def _movies_100k(path: Path) -> pl.DataFrame:
     rows = _read_lines(path, "|", 5 + len(GENRES_100K))
     flagged = [[genre for genre, flag in zip(GENRES_100K, row[5:], strict=True) if flag == "1"] for row in rows]
     years = [row[2][-4:] if row[2][-4:].isdecimal() else _year_of(row[1]) for row in rows]
-    return _movies([row[0] for row in rows], years, flagged)
+    return _movies([row[0] for row in rows], [row[1] for row in rows], years, flagged)
 
 
 def _users_100k(path: Path) -> pl.DataFrame:
@@ -107,7 +109,8 @@ def _users_100k(path: Path) -> pl.DataFrame:
 
 def _movies_1m(path: Path) -> pl.DataFrame:
     rows = _read_lines(path, "::", 3)
-    return _movies([row[0] for row in rows], [_year_of(row[1]) for row in rows], [row[2].split("|") for row in rows])
+    ids, titles, genres = ([row[place] for row in rows] for place in range(3))
+    return _movies(ids, titles, list(map(_year_of, titles)), [listed.split("|") for listed in genres])
 
 
 def _users_1m(path: Path) -> pl.DataFrame:
@@ -136,20 +139,22 @@ def _ratings_latest(path: Path) -> pl.LazyFrame:
 
 def _movies_latest(path: Path) -> pl.DataFrame:
     table = _table(path, ("movieId", "title", "genres"))
-    years = [_year_of(title or "") for title in table["title"]]
-    return _movies(table["movieId"].to_list(), years, [(genres or "").split("|") for genres in table["genres"]])
+    titles = table["title"].to_list()
+    genres = [(listed or "").split("|") for listed in table["genres"]]
+    return _movies(table["movieId"].to_list(), titles, list(map(_year_of, titles)), genres)
 
 
 def _movies_plain(path: Path) -> pl.DataFrame:
     table = _table(path, ("item_id", "genres"))
-    titles = next((table[name] for name in ("movie_title", "title") if name in table.columns), table["item_id"])
+    named = next((name for name in ("movie_title", "title") if name in table.columns), None)
+    titles = [None] * table.height if named is None else table[named].to_list()
     told = table["release_year"] if "release_year" in table.columns else titles
     # other writings than 1995 occur, such as 'unknown' misspelt
     years = [
-        year if year and YEAR.fullmatch(year) else _year_of(title or "")
-        for year, title in zip(told, titles, strict=True)
+        year if year and YEAR.fullmatch(year) else _year_of(title) for year, title in zip(told, titles, strict=True)
     ]
-    return _movies(table["item_id"].to_list(), years, [(genres or "").split(" ") for genres in table["genres"]])
+    genres = [(listed or "").split(" ") for listed in table["genres"]]
+    return _movies(table["item_id"].to_list(), titles, years, genres)
 
 
 def _users_plain(path: Path) -> pl.DataFrame:

@@ -211,6 +211,8 @@ def _needs(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
     for feature in schema.features:
         if ready is None or feature.role is not Role.EVENT:  # ready-made histories bring their own event columns
             yield feature.source_column, places.get(feature.role, ("events",)), f"feature '{feature.name}'"
+    if schema.display is not None:
+        yield schema.display, ("items", "events"), "display"
     if ready is not None:
         for column in ready.columns:
             yield column, ("users",) if ready.length else ("events",), "histories"
