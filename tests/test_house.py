@@ -10,7 +10,7 @@ import pytest
 import limerank
 
 SOURCE = Path(limerank.__file__).parent
-BASE = {"errors", "files", "schema", "protocols", "config", "batch", "progress", "metrics", "__init__"}
+BASE = {"errors", "files", "schema", "protocols", "config", "batch", "progress", "metrics", "threads", "__init__"}
 ALLOWED = {
     **dict.fromkeys(BASE, BASE),
     "ops": {"errors"},

@@ -2,6 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from limerank.threads import sleep_while_waiting
+
+sleep_while_waiting()  # before torch is loaded, or it has no effect
+
 try:
     __version__ = version("limerank")
 except PackageNotFoundError:  # running from a source tree that was never installed

@@ -50,7 +50,8 @@ def test_ids_find_their_rows(tmp_path_factory: pytest.TempPathFactory, known: li
 @given(st.lists(texts))
 def test_hashes_are_those_of_the_definition(listed: list[str]) -> None:
     def by_definition(text: str) -> int:
-        return sum((byte + 1) * MULTIPLIER**place for place, byte in enumerate(text.encode())) % 2**64
+        powers = [(byte + 1) * MULTIPLIER**place for place, byte in enumerate(text.encode())]
+        return int(sum(powers) % 2**64)
 
     assert Texts.of(listed).hashes().view(np.uint64).tolist() == [by_definition(text) for text in listed]
 

@@ -178,5 +178,40 @@ def models(
     )
 
 
+@app.command(epilog="Example: limerank bench threads --items 200000")
+def threads(
+    items: Annotated[int, typer.Option(min=1, help="Items that are ranked.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 7,
+    as_json: JsonOption = False,
+) -> None:
+    """How threads wait: one thread, spinning and sleeping ones, alone and beside a busy process (a minute or two)."""
+    from limerank.study.thread_bench import WORKS, run_thread_bench
+
+    result = run_thread_bench(progress_for(as_json), items=items, repeats=repeats)
+    if as_json:
+        emit_json(result.model_dump())
+        return
+    for work, what in WORKS.items():
+        emit_table(
+            f"{work}: {what}" + (f", {result.items:,} items" if work == "rank" else ""),
+            ["busy processes beside it", "threads", "that wait", "seconds", "worst", "CPU seconds", "x one thread"],
+            [
+                [
+                    row.busy_processes,
+                    row.threads,
+                    "-" if row.threads == 1 else row.waiting,
+                    f"{row.seconds:.3f}",
+                    f"{row.worst_seconds:.3f}",
+                    f"{row.cpu_seconds:.3f}",
+                    f"{row.to_one_thread:.2f}",
+                ]
+                for row in result.rows
+                if row.work == work
+            ],
+        )
+    say(f"limerank chooses sleep ({result.chosen}), unless the environment says otherwise before torch is loaded")
+    say(f"peaks in this process: {result.gemm_gflops:.0f} GFLOP/s, {result.copy_gbytes_per_second:.0f} GB/s copied")
+
+
 def _shape(shape: dict[str, int]) -> str:
     return ", ".join(f"{name} {size:,}" for name, size in shape.items())

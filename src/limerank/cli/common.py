@@ -33,7 +33,7 @@ def use_threads(threads: int | None) -> int:
     """Set the number of compute threads, by default one per available core; more would only get in each other's way."""
     import torch
 
-    from limerank.train.run import available_cores
+    from limerank.threads import available_cores
 
     torch.set_num_threads(threads or available_cores())
     return torch.get_num_threads()

@@ -32,6 +32,7 @@ from limerank.schema import Role
 from limerank.serve.bundle import Bundle
 from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.store import BundleStore
+from limerank.threads import warn_if_spinning
 
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
 UNIT_GAP = 100  # a time so many times smaller than the watermark is in another unit
@@ -83,6 +84,7 @@ class Engine:
     """Ranks candidates for one user at a time with one bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
+        warn_if_spinning()
         self.bundle = bundle
         self.ranker = bundle.ranker
 

@@ -143,7 +143,7 @@ def random_batch(requests: int, history: int, candidates: int, seed: int = 0) ->
     )
 
 
-class _Steps:
+class TrainingSteps:
     """A ranker in training on one batch, with the seconds of each part of its steps."""
 
     def __init__(self, ranker: Ranker, batch: RequestBatch) -> None:
@@ -153,15 +153,18 @@ class _Steps:
         self.loss: Tensor | None = None
 
     def forward(self) -> None:
+        """Loss of the batch."""
         self.loss = self.ranker.loss(self.batch)
 
     def backward(self) -> None:
+        """Gradients of the loss."""
         assert self.loss is not None
         self.optimizer.zero_grad(set_to_none=True)
         self.loss.backward()
         self.loss = None
 
     def step(self) -> None:
+        """All of a step."""
         self.forward()
         self.backward()
         self.optimizer.step()
@@ -176,7 +179,7 @@ def _measure(
 ) -> tuple[list[StepRow], list[float]]:
     batch = random_batch(requests, history, candidates)
     torch.manual_seed(0)
-    steps = [_Steps(sized_ranker(name, sizes), batch) for name in models]
+    steps = [TrainingSteps(sized_ranker(name, sizes), batch) for name in models]
     left, right = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
     work = [*[part for step in steps for part in step.parts()], lambda: torch.mm(left, right)]
     *times, gemm = interleaved_times(work, repeats)

@@ -23,6 +23,7 @@ from limerank.data.eventlog import EventLog
 from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker
+from limerank.threads import available_cores
 
 CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
 FIX = "train the run again"
@@ -123,11 +124,6 @@ def machine() -> dict[str, str | int]:
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
     }
-
-
-def available_cores() -> int:
-    """How many cores this process may use, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def count_parameters(ranker: Ranker) -> int:

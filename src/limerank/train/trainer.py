@@ -17,6 +17,7 @@ from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
+from limerank.threads import warn_if_spinning
 from limerank.train import run
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle
 
@@ -28,6 +29,7 @@ def train(
 
     `where` is what an error in the configuration calls it: usually its file.
     """
+    warn_if_spinning()
     check_model(config.model, where)
     log = EventLog.open(config.dataset, check_hashes=True)
     torch.manual_seed(config.seed)
