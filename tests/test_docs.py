@@ -82,21 +82,39 @@ def test_example_descriptions_are_valid(path: Path) -> None:
     assert read_description(path)[0].tasks
 
 
-def test_commands_in_the_docs_exist() -> None:
+def options_of_commands() -> dict[str, set[str]]:
+    """Every command, such as `train` or `bundle list`, with its options."""
     from typer.main import get_command
 
     from limerank.cli import app
 
-    root = get_command(app)
-    known = set()
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        known.add(name)
-        known |= {f"{name} {sub}" for sub in getattr(command, "commands", {})}
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, *path: str) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(inner, *path, name)
+        found[" ".join(path)] = {"--help", *(o for one in command.params for o in (*one.opts, *one.secondary_opts))}
+
+    walk(get_command(app))
+    return found
+
+
+def test_commands_in_the_docs_exist() -> None:
+    """In blocks of code and in backticks, with their options; `a|b` stands for any of them."""
+    known = options_of_commands()
     for page in PAGES:
-        code = "\n".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
-        for line in re.findall(r"^limerank ([a-z]+(?: [a-z]+)?)", code, re.MULTILINE):
-            first = line.split()[0]
-            assert line in known or first in known, f"{page.name}: limerank {line}"
+        text = page.read_text()
+        code = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        quoted = re.findall(
+            r"`limerank ([a-z][^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        )
+        for line in [*re.findall(r"^limerank ([a-z][^#\n]*)", code, re.MULTILINE), *quoted]:
+            first, *others = line.replace("\\|", "|").split()
+            group = any(command.startswith(f"{first} ") for command in known)
+            for command in [f"{first} {second}" for second in others[0].split("|")] if group and others else [first]:
+                assert command in known, f"{page.name}: limerank {line}"
+                unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)) - known[command]
+                assert not unknown, f"{page.name}: limerank {command} has no {unknown}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""limerank: rank tens of thousands of candidates per request with cross-attention accuracy at two-tower cost."""
+"""limerank: rank tens of thousands of candidates per request, near the accuracy of cross-attention.
+
+A candidate's cost does not grow with the history.
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 

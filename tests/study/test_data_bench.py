@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.splits import Part
+from limerank.errors import UnavailableError
 from limerank.progress import Progress
 from limerank.schema import Role
 from limerank.study import data_bench
@@ -73,3 +76,9 @@ def test_the_bench_reports_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [rate for one in result.assembly for rate in one.rows_per_second.values()]
     assert np.isfinite(figures).all()
     assert min(figures) > 0
+
+
+def test_a_system_that_does_not_tell_peak_memory_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_bench, "STATUS", Path("/nowhere/status"))
+    with pytest.raises(UnavailableError, match="--memory-events 0"):
+        run_data_bench(Progress(quiet=True))

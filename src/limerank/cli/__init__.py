@@ -37,7 +37,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Rank tens of thousands of candidates per request with cross-attention accuracy at two-tower cost.",
+    help="Rank tens of thousands of candidates per request, near the accuracy of cross-attention, at a cost per "
+    "candidate that does not grow with the history.",
     epilog="Start with `limerank quickstart`: it takes about a minute and needs nothing.",
 )
 
@@ -74,6 +75,7 @@ app.add_typer(bench.app, name="bench")
 def main() -> None:
     """Run a command; an error a user can act on is one line and an exit code, never a traceback."""
     try:
+        _check_system()
         code = app(prog_name="limerank", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except LimerankError as error:
@@ -95,6 +97,11 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "limerank"
         _fail(UsageError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
+
+
+def _check_system() -> None:
+    if sys.platform == "win32":
+        raise UnavailableError("limerank does not run on Windows; install WSL with `wsl --install` and run it there")
 
 
 def _fail(error: LimerankError) -> NoReturn:

@@ -7,7 +7,6 @@ to the longer log.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -185,6 +184,8 @@ def _number(path: Path) -> int:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One append at a time; the lock vanishes with the process that holds it."""
+    import fcntl  # Windows has none, and must be able to say so
+
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: no dataset here; `limerank prepare` makes one")
     with (path / LOCK).open("w") as handle:

@@ -7,7 +7,6 @@ What has arrived lies in `NAME.part`; beside it, `NAME.part.json` says which ver
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import json
@@ -178,6 +177,8 @@ def _read_note(part: Path, url: str) -> dict[str, Any]:
 @contextmanager
 def _locked(part: Path) -> Iterator[IO[bytes]]:
     """The part, open for appending by one process at a time."""
+    import fcntl  # Windows has none, and must be able to say so
+
     with part.open("ab", buffering=0) as handle:  # what has arrived is kept even if this process dies
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The rankers of the paper, one file each, and the registry that finds them by name."""
+"""The rankers, one file each, and the registry that finds them by name."""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ class AttentionOptions(RankerOptions):
     query_width: int | None = Field(
         default=None, ge=1, description="width of queries and keys, all heads together; default: width"
     )
-    sharpness: float = Field(default=3.0, gt=0, description="standard deviation of attention scores at the start")
+    sharpness: float = Field(
+        default=3.0, gt=0, description="scale of queries at the start, about the standard deviation of softmax scores"
+    )
 
     @property
     def query_key_width(self) -> int:

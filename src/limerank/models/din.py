@@ -17,7 +17,7 @@ from limerank.schema import FeatureSpace
 
 
 class DINOptions(RankerOptions):
-    """Options of DIN; the defaults are those of its authors."""
+    """Options of DIN; `hidden` is that of its authors' code, `normalization` that of their paper, ReLU is ours."""
 
     hidden: tuple[PositiveInt, ...] = Field(
         default=(80, 40), min_length=1, description="hidden widths of the network that weighs an event"

@@ -1,4 +1,7 @@
-"""Projections into heads, each behind its own LayerNorm (paper, appendix C: "LayerNorm before each projection")."""
+"""Projections into heads behind a LayerNorm (paper, appendix C: "LayerNorm before each projection").
+
+What is projected together, such as keys and values of the same rows, shares one; everything else has its own.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,9 @@ def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sha
     """Start queries and keys from one random rotation, so that attention starts as similarity.
 
     Like attends to like from the first step, and two stages in a row start as a Nystrom approximation of one stage with
-    the links as landmarks. `sharpness` scales the queries: the standard deviation of the initial scores. The first
-    output of each projection is set. docs/decisions/0003-aligned-start.md has the measurements.
+    the links as landmarks. `sharpness` scales the queries: the standard deviation of the initial scores; with more
+    outputs than the width theirs is smaller. The first output of each projection is set.
+    docs/decisions/0003-aligned-start.md has the measurements.
     """
     width, outputs = queries[0].linear.in_features, queries[0].outputs[0]
     rotation = nn.init.orthogonal_(torch.empty(outputs, width))

@@ -1,1 +1,1 @@
-"""Serving: bundles, the offline item stage, and the engine with its three timed stages."""
+"""Serving: bundles, the offline item stage, and the engine with its timed stages."""

@@ -27,6 +27,7 @@ from limerank.data.prepare import prepare
 from limerank.data.raw import ROWS_PER_BATCH, EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.splits import Part
+from limerank.errors import UnavailableError
 from limerank.models import build_ranker
 from limerank.progress import Bar, Progress
 from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
@@ -38,12 +39,13 @@ LONG = SimulatedConfig(users=300, sessions=60)
 BATCH_ROWS = (1024, 8192)
 SAMPLED_ROWS = 16_384
 PREFETCH = 2
+STATUS = Path("/proc/self/status")
 MEASURED = """
 from pathlib import Path
 from limerank.data.prepare import prepare
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 {code}
-status = Path("/proc/self/status").read_text()
+status = Path({status!r}).read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 """
 
@@ -120,6 +122,8 @@ def run_data_bench(
     progress: Progress, *, events: int = 1_000_000, memory_events: int = 10_000_000, repeats: int = 7
 ) -> DataBench:
     """Measure everything; `memory_events` 0 leaves the large process out."""
+    if memory_events and not STATUS.exists():
+        raise UnavailableError(f"{STATUS}: this system does not tell peak memory there; pass --memory-events 0")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="limerank-bench-") as folder, progress.bar("measuring", 6) as bar:
         place = Path(folder)
@@ -225,7 +229,7 @@ def measure_memory(place: Path, events: int) -> Memory:
     out = place / "large"
     config = f"SimulatedConfig(users={round(events / 125)})"
     code = f"prepare(simulate({config}), Path({str(out)!r}))"
-    command = [sys.executable, "-c", MEASURED.format(code=code)]
+    command = [sys.executable, "-c", MEASURED.format(code=code, status=str(STATUS))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     seconds = time.perf_counter() - started
     peak = int(done.stdout) * 1024

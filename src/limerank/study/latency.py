@@ -1,7 +1,8 @@
 """Latency against candidates and history (paper, figure `main_latency_analysis`): ratios measured in one process.
 
 Every ranker is served as well as we know how: item rows are precomputed for all of them (for the MHA skyline these are
-its query projections, in fp32), candidates are scored in cache-sized blocks, attention is PyTorch's fused kernel.
+its query projections, in fp32), candidates are scored in cache-sized blocks, softmax attention over the whole
+history is PyTorch's fused kernel.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ The generative model, in the order it is drawn (docs/explanation/simulated-log.m
           + match_strength * (2 * r_topic - 1) + creator_strength * (2 * r_creator - 1)
           + interest_strength * 1[topic in interests]
   where r_topic is the user's own smoothed click rate on c's topic in earlier sessions, discounted by `memory` per
-  session, and r_creator the same for c's creator. Only attention between c and the history can see these rates.
+  session, and r_creator the same for c's creator. Attention between c and the history can read the two rates that
+  count; a history that is pooled first must hold all of them in one vector.
 * A click becomes a long view with probability sigmoid(0.3 + quality + match - 0.5 * standardized log duration).
 """
 
