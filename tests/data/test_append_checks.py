@@ -162,23 +162,32 @@ import resource, signal, sys
 from pathlib import Path
 from limerank.cli import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-sys.argv = ["limerank", "append", *sys.argv[1:]]
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.argv = ["limerank", "append", *sys.argv[2:]]
 main()
 """
 
 
-def test_no_room_for_a_dry_run_names_the_place_and_how_to_choose_another(tmp_path: Path) -> None:
-    log = prepare(replace(raw_of(*days_of(every_day([]))[:4]), origin={"source": "table"}), tmp_path / "d")
-    rows = [("always", "thing", 5 * DAY + n, 1) for n in range(1_000)]
-    days_of(rows)[4].drop("words").write_csv(tmp_path / "day.csv")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(log.path), "--events", str(tmp_path / "day.csv"), "--dry-run"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+def append_within(limit: int, tmp_path: Path, *options: str) -> str:
+    """What `limerank append` says when the kernel refuses every file beyond some bytes."""
+    command = [sys.executable, "-c", FULL, str(limit), "d", "--events", "day.csv", *options]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == UnavailableError.exit_code, done.stderr
-    assert f"error: {tmp_path}: no room left on the device" in done.stderr
-    assert "name another place in TMPDIR" in done.stderr
+    return done.stderr
+
+
+def test_no_room_names_the_place_and_leaves_nothing(tmp_path: Path) -> None:
+    """A small log, whose manifest is the largest file: there is no room for it when all else is in its place."""
+    log = prepare(replace(raw_of(*days_of(every_day([]))[:4]), origin={"source": "table"}), tmp_path / "d")
+    days_of(every_day([]))[4].drop("words").write_csv(tmp_path / "day.csv")
+    manifest = (log.path / "dataset.json").stat().st_size
+    assert manifest > max(path.stat().st_size for path in (log.path / "segments").rglob("*"))
+    assert "error: d: no room left on the device; nothing was kept" in append_within(manifest, tmp_path)
+    assert [path.name for path in (log.path / "segments").iterdir()] == ["0000"]
+    assert EventLog.open(log.path, check_hashes=True).fingerprint == log.fingerprint
+    said = append_within(1_000, tmp_path, "--dry-run")
+    assert f"error: {tmp_path}: no room left on the device" in said
+    assert "name another place in TMPDIR" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "day.csv"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -174,32 +174,38 @@ def test_a_repeated_or_overlapping_day_is_told_about_undo(tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 import polars as pl
 from limerank.data import append as appending
 from limerank.data.eventlog import MANIFEST, EventLog
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.undo import undo
 
-path, allowed = Path(sys.argv[1]), int(sys.argv[2])
+path = Path(sys.argv[1])
 appending.MOST_SEGMENTS = 2
-steps = 0
 
-def count(event, arguments):
-    global steps
-    if event in ("os.rename", "os.remove", "shutil.rmtree"):
-        name = str(arguments[0])
-        changes = event == "os.rename" or MANIFEST in name or ".staging-" not in name
-        if name.startswith(str(path)) and changes:
-            steps += 1
-            if steps > allowed:
-                os.kill(os.getpid(), signal.SIGKILL)
+def killed_after(allowed):
+    def count(event, arguments):
+        nonlocal allowed
+        if event in ("os.rename", "os.remove", "shutil.rmtree"):
+            name = str(arguments[0])
+            changes = event == "os.rename" or MANIFEST in name or ".staging-" not in name
+            if name.startswith(str(path)) and changes:
+                allowed -= 1
+                if allowed < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    return count
 
-log = EventLog.open(path)
-day = EventFile.of_frame(pl.read_parquet(path.parent / "day.parquet"), "day")
-raw = RawLog(schema=log.schema, events=(day,), items=None, users=None, origin={})
-sys.addaudithook(count)
-appending.append(path, raw)
-undo(path)
+for line in sys.stdin:
+    child = os.fork()  # importing takes longer than all the rest
+    if not child:
+        day = EventFile.of_frame(pl.read_parquet(path.parent / "day.parquet"), "day")
+        raw = RawLog(schema=EventLog.open(path).schema, events=(day,), items=None, users=None, origin={})
+        sys.addaudithook(killed_after(int(line)))
+        appending.append(path, raw)
+        undo(path)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -212,21 +218,22 @@ def test_kill_9_between_any_two_changes_of_the_folder_leaves_the_old_or_the_new_
     path = prepare(raw_of(*DAYS[:4]), tmp_path / "d").path
     short = snapshot(append(path, raw_of(DAYS[4])))
     long = snapshot(prepare(raw_of(*DAYS[:6]), tmp_path / "once"))
-    found = []
-    for allowed in range(20):
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(path), str(allowed)],
-            env={**os.environ, "POLARS_MAX_THREADS": "1"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        found.append(snapshot(EventLog.open(path, check_hashes=True)))
-        assert found[-1] in (short, long)
-        if found[-1] == long:
-            undo(path)
-            assert snapshot(EventLog.open(path, check_hashes=True)) == short
-        if done.returncode == 0:
-            break
+    found: list[list[Any]] = []
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ended = -signal.SIGKILL
+        while ended == -signal.SIGKILL:
+            process.stdin.write(f"{len(found)}\n")
+            process.stdin.flush()
+            ended = int(process.stdout.readline())
+            found.append(snapshot(EventLog.open(path, check_hashes=True)))
+            assert found[-1] in (short, long)
+            if found[-1] == long:
+                undo(path)
+                assert snapshot(EventLog.open(path, check_hashes=True)) == short
+        process.stdin.close()
+    assert ended == 0
     assert long in found
     assert found[0] == found[-1] == short

@@ -34,15 +34,13 @@ def append(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Add later events to a dataset without rebuilding it; vocabularies stay, the split moves on."""
+    """Add later events to a dataset without rebuilding it, or take the last ones back."""
     if undo:
         if events or items or users or allow_undescribed:
             raise UsageError("--undo takes the last append back and adds nothing; pass it alone, or leave it out")
         _undo(dataset, dry_run, as_json)
     elif not events:
-        raise UsageError(
-            f"limerank append {dataset}: pass --events FILE to add events, or --undo to take the last back"
-        )
+        raise UsageError("pass --events FILE to add events, or --undo to take the last append back")
     else:
         _append(dataset, events, items, users, allow_undescribed, dry_run, as_json)
 

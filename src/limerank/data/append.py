@@ -148,14 +148,7 @@ class _Writing:
         new_items = Newcomers.of(Role.ITEM, raw, log.item_ids, intake.items, items)
         new_users = Newcomers.of(Role.USER, raw, log.user_ids, intake.users, users)
         notes = self._notes_on(new_items, new_users)
-        all_items = pl.concat([log.item_ids[1:], new_items.ids.alias("id")])
-        all_users = pl.concat([log.user_ids[1:], new_users.ids.alias("id")])
-        rows = FinalRows(
-            of_user=rows_of_codes(intake.users, _known(intake.users, all_users), all_users),
-            of_item=rows_of_codes(intake.items, _known(intake.items, all_items), all_items),
-            users=len(all_users) + 1,
-            items=len(all_items) + 1,
-        )
+        rows = self._final_rows(intake, new_items.ids, new_users.ids)
         with progress.bar("sorting", 2 * intake.rows) as bar:
             ordered = Ordering(intake, rows, None, folder).run(bar)
         if not ordered.events:
@@ -177,6 +170,17 @@ class _Writing:
             last_time=intake.last_time,
             newcomers=(new_items, new_users),
             notes=[*raw.notes, *intake.notes(), *notes_on(ordered, log.schema), *notes],
+        )
+
+    def _final_rows(self, intake: Intake, new_items: pl.Series, new_users: pl.Series) -> FinalRows:
+        """New items and users come behind those that the dataset has."""
+        items = pl.concat([self.log.item_ids[1:], new_items.alias("id")])
+        users = pl.concat([self.log.user_ids[1:], new_users.alias("id")])
+        return FinalRows(
+            of_user=rows_of_codes(intake.users, _known(intake.users, users), users),
+            of_item=rows_of_codes(intake.items, _known(intake.items, items), items),
+            users=len(users) + 1,
+            items=len(items) + 1,
         )
 
     def _check_later(self, intake: Intake) -> None:
