@@ -15,58 +15,22 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logs_by_day import DAY, SCHEMA, Row, days_of, every_day, raw_of
 from snapshots import snapshot
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.data import append as appending
+from limerank.data import states
 from limerank.data.append import append
-from limerank.data.eventlog import EventLog, Manifest
+from limerank.data.eventlog import EventLog
 from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
 from limerank.data.splits import Part
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
-from limerank.protocols import Days, LastEvents
-from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
+from limerank.protocols import LastEvents
+from limerank.schema import Histories
 from limerank.train.run import Run
 from limerank.train.trainer import train
-
-DAY = 86_400_000
-SCHEMA = Schema(
-    features=(
-        Feature(name="item_id", role=Role.ITEM),
-        Feature(name="color", role=Role.ITEM),
-        Feature(name="words", role=Role.ITEM, kind=Kind.MULTI_VALUED),
-        Feature(name="clicked", role=Role.EVENT, column="click"),
-        Feature(name="country", role=Role.USER),
-        Feature(name="hour", role=Role.CONTEXT, kind=Kind.CONTINUOUS, buckets=4),
-    ),
-    tasks=(Task(name="click"),),
-    split=Days(train_days=2, validation_days=1, test_days=1),
-)
-
-Row = tuple[str, str, int, int]
-
-
-def days_of(rows: list[Row]) -> list[pl.DataFrame]:
-    """Rows of (user, item, moment, click) by day; every day has at least one event."""
-    events = pl.DataFrame(rows, schema=["user_id", "item_id", "time", "click"], orient="row").with_columns(
-        color=pl.col("item_id") + "-ish",
-        words=pl.concat_list("item_id", pl.lit("x")),
-        country=pl.col("user_id").str.slice(0, 1),
-        hour=pl.col("time") % DAY // 3_600_000,
-    )
-    return [events.filter(pl.col("time") // DAY == day) for day in range(1, 12)]
-
-
-def raw_of(*parts: pl.DataFrame, schema: Schema = SCHEMA) -> RawLog:
-    files = tuple(EventFile.of_frame(part, f"part {number}") for number, part in enumerate(parts))
-    return RawLog(schema=schema, events=files, items=None, users=None, origin={"source": "test"})
-
-
-def every_day(rows: list[Row]) -> list[Row]:
-    return [*rows, *(("always", "thing", day * DAY + 5, day % 2) for day in range(1, 12))]
-
 
 events_of_days = st.lists(
     st.tuples(
@@ -77,6 +41,16 @@ events_of_days = st.lists(
     ),
     max_size=60,
 )
+
+
+def test_events_of_one_moment_keep_their_order(tmp_path: Path) -> None:
+    """Whether an item is old or new to the dataset decides nothing: 'a' stands before 's' either way."""
+    days = days_of(every_day([("ann", "s", 10 * DAY, 1), ("ann", "a", 10 * DAY, 1), ("ann", "s", DAY, 1)]))
+    grown = prepare(raw_of(*days[:5]), tmp_path / "grown")
+    for day in days[5:]:
+        grown = append(grown.path, raw_of(day))
+    assert grown.item_ids.to_list()[1:] == ["s", "thing", "a"]
+    assert snapshot(grown) == snapshot(prepare(raw_of(*days), tmp_path / "once"))
 
 
 @settings(max_examples=12, deadline=None)
@@ -196,7 +170,7 @@ def test_a_reader_keeps_what_it_opened(tmp_path: Path) -> None:
 def test_one_append_at_a_time(tmp_path: Path) -> None:
     days = days_of(every_day([]))
     log = prepare(raw_of(*days[:4]), tmp_path / "d")
-    with appending._locked(log.path), pytest.raises(ConflictError, match="another process is appending"):
+    with states.locked(log.path), pytest.raises(ConflictError, match="another process is appending"):
         append(log.path, raw_of(days[4]))
 
 
@@ -264,21 +238,13 @@ def test_parts_files_are_counted_as_numbers(tmp_path: Path) -> None:
 
 def test_every_state_that_was_ever_published_is_an_ancestor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appending, "MOST_SEGMENTS", 2)
-    published: list[str] = []
-    publish = appending._publish
-
-    def noting(log: EventLog, manifest: Manifest) -> EventLog:
-        done = publish(log, manifest)
-        published.append(done.fingerprint)
-        return done
-
-    monkeypatch.setattr(appending, "_publish", noting)
     days = days_of(every_day([]))
     log = prepare(raw_of(*days[:4]), tmp_path / "d")
-    first = log.fingerprint
+    published = [log.fingerprint]
     for day in days[4:8]:
         log = append(log.path, raw_of(day))
-    assert set(log.manifest.grown_from) | {log.fingerprint} == {first, *published}
+        published.append(log.fingerprint)
+    assert [*log.manifest.grown_from, log.fingerprint] == published
 
 
 def test_a_folder_that_is_no_dataset_is_left_alone(tmp_path: Path) -> None:

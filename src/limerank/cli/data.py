@@ -1,4 +1,4 @@
-"""`limerank describe` and `limerank append`."""
+"""`limerank describe`, and where it and `limerank append` join the application."""
 
 from __future__ import annotations
 
@@ -7,67 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from limerank.cli.common import JsonOption, emit_json, emit_table, progress_for, say, say_checked
+from limerank.cli.append import append
+from limerank.cli.common import JsonOption, emit_json, emit_table, say, say_checked
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(epilog="Example: limerank describe datasets/simulated")(describe)
     app.command(epilog="Example: limerank append datasets/mine --events logs/2026-11-16.csv.gz")(append)
-
-
-def append(
-    dataset: Annotated[Path, typer.Argument(help="A prepared dataset.")],
-    events: Annotated[
-        list[Path], typer.Option("--events", help="File or folder with new events, written like the old. Repeatable.")
-    ],
-    items: Annotated[Path | None, typer.Option(help="Table that describes new items.")] = None,
-    users: Annotated[Path | None, typer.Option(help="Table that describes new users.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Add later events to a dataset without rebuilding it; vocabularies stay, the split moves on."""
-    import time
-
-    from limerank.data.append import append as append_events
-    from limerank.data.eventlog import EventLog
-    from limerank.data.sources.table import read_more_events
-    from limerank.errors import DataError
-    from limerank.schema import Role
-
-    started = time.perf_counter()
-    progress = progress_for(as_json)
-    before = EventLog.open(dataset)
-    source = before.manifest.origin.get("source")
-    if source not in ("table", "simulated"):
-        raise DataError(
-            f"{dataset}: was made by `limerank prepare {source}`, which only reads whole logs; prepare it again"
-        )
-    raw = read_more_events(before.schema, before.manifest.origin, events, items, users)
-    after = append_events(dataset, raw, progress=progress)
-    old, new = before.manifest.counts, after.manifest.counts
-    notes = list(raw.notes)
-    for what, table, role in (("items", items, Role.ITEM), ("users", users, Role.USER)):
-        described = any(f.source_column not in raw.events[0].columns for f in before.schema.with_role(role))
-        if new[what] > old[what] and table is None and described:
-            notes.append(f"{new[what] - old[what]:,} new {what} without a description; pass --{what} FILE to give one")
-    for note in notes:
-        progress.say(f"note: {note}")
-    facts = {
-        "dataset": str(dataset),
-        "fingerprint": after.fingerprint,
-        "grown_from": before.fingerprint,
-        "added": {name: new[name] - old[name] for name in ("events", "requests", "items", "users")},
-        "dropped": after.manifest.dropped["events"] - before.manifest.dropped["events"],
-        "segments": len(after.segments),
-        "notes": notes,
-        "seconds": round(time.perf_counter() - started, 2),
-    }
-    if as_json:
-        emit_json(facts)
-        return
-    added = ", ".join(f"{count:,} {name}" for name, count in facts["added"].items())  # type: ignore[attr-defined]
-    say(f"added {added} in {facts['seconds']} s: {dataset} (fingerprint {after.fingerprint[:12]})")
-    say(f"next: limerank describe {dataset}; then limerank export RUN --store STORE, to rank with the new events")
 
 
 def describe(

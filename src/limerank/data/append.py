@@ -1,15 +1,14 @@
 """New events at the end of a dataset, without reading or encoding the old ones again.
 
 They become a segment of their own; the manifest that names it is replaced last, so whoever opens the dataset sees it
-with or without them. Vocabularies stay as they were fitted (trained rankers stay valid), and the split rule is applied
-to the longer log.
+with or without them. All checks come before that. Vocabularies stay as they were fitted (trained rankers stay valid),
+and the split rule is applied to the longer log.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,57 +17,57 @@ import polars as pl
 from numpy.typing import NDArray
 
 from limerank import files
-from limerank.data import segment, splits
-from limerank.data.catalog import Table
-from limerank.data.column_files import save_column
+from limerank.data import segment, states
 from limerank.data.dictionary import Dictionary
-from limerank.data.eventlog import MANIFEST, EventLog, Manifest, SegmentFacts, fingerprint_of
+from limerank.data.eventlog import MANIFEST, EventLog, SegmentFacts
 from limerank.data.full_disk import full_disk_named
 from limerank.data.intake import Intake
 from limerank.data.merge import merge_segments
+from limerank.data.newcomers import Newcomers
 from limerank.data.order import FinalRows, Ordering
-from limerank.data.prepare import read_tables, rows_of_codes, total_rows, write_tables
+from limerank.data.prepare import notes_on, read_tables, rows_of_codes, total_rows, write_tables
 from limerank.data.raw import RawLog
-from limerank.errors import ConflictError, DataError
+from limerank.errors import DataError
 from limerank.progress import Progress
+from limerank.schema import Role
 
 MOST_SEGMENTS = 8
-LOCK = "append.lock"
 
 
-def append(path: Path, raw: RawLog, *, progress: Progress | None = None) -> EventLog:
+@dataclass(frozen=True)
+class Addition:
+    """What an append adds to a dataset."""
+
+    segment: SegmentFacts
+    dropped: int
+    """Events of items or users that the dataset does not take in."""
+    first_time: int
+    last_time: int
+    newcomers: tuple[Newcomers, Newcomers]
+    notes: list[str]
+
+
+def append(path: Path, raw: RawLog, *, allow_undescribed: bool = False, progress: Progress | None = None) -> EventLog:
     """Add the events of `raw`, whose schema is the dataset's and whose times are all later than the dataset's."""
-    progress = progress or Progress(quiet=True)
-    with _locked(path), full_disk_named(path):
-        log = EventLog.open(path)
-        before = {one.name for one in log.manifest.segments}
-        _check(log, raw)
-        name = _next_name(log, "segments")
-        with (
-            files.staged_directory(path / name, marker="item_ids.arrow") as staging,
-            files.scratch_directory(staging / "scratch") as scratch,
-        ):
-            facts, intake = _write_segment(log, raw, staging, scratch, name, progress)
-        grown = log.manifest.model_copy(
-            update={
-                "segments": [*log.manifest.segments, facts],
-                "last_time": intake.last_time,
-                "notes": [*log.manifest.notes, *(note for note in raw.notes if note not in log.manifest.notes)],
-                "dropped": {"events": log.manifest.dropped["events"] + intake.rows - facts.events},
-                "grown_from": [*log.manifest.grown_from, log.fingerprint],
-            }
-        )
-        log = _publish(log, grown)
-        if len(log.segments) > MOST_SEGMENTS:
-            progress.say(f"merging {len(log.segments)} segments")
-            name = _next_name(log, "segments")
-            with files.staged_directory(path / name, marker="item_ids.arrow") as staging:
-                merged = merge_segments(log, staging, name)
-            before.add(facts.name)
-            grown_from = [*log.manifest.grown_from, log.fingerprint]
-            log = _publish(log, log.manifest.model_copy(update={"segments": [merged], "grown_from": grown_from}))
-        _forget(log, before)
+    add(path, raw, allow_undescribed=allow_undescribed, progress=progress)
     return EventLog.open(path)
+
+
+def add(
+    path: Path,
+    raw: RawLog,
+    *,
+    allow_undescribed: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Addition:
+    """The same, telling what was added; a dry run writes into the system's temporary folder only."""
+    progress = progress or Progress(quiet=True)
+    with states.locked(path, dry_run=dry_run):
+        log = EventLog.open(path)
+        _check(log, raw)
+        writing = _Writing(log, raw, allow_undescribed, progress)
+        return writing.rehearse() if dry_run else writing.commit()
 
 
 def _check(log: EventLog, raw: RawLog) -> None:
@@ -78,49 +77,144 @@ def _check(log: EventLog, raw: RawLog) -> None:
         raise DataError(f"{log.path / MANIFEST}: the new events have another schema; prepare a new dataset")
 
 
-def _write_segment(
-    log: EventLog, raw: RawLog, staging: Path, scratch: Path, name: str, progress: Progress
-) -> tuple[SegmentFacts, Intake]:
-    intake = Intake(raw, scratch, partial=True)
-    with progress.bar("reading", total_rows(raw)) as bar:
-        intake.read(bar)
-    last = log.manifest.last_time
-    if last is not None and intake.first_time <= last:
-        raise DataError(
-            f"{', '.join(file.name for file in raw.events)}: has events of {_moment(intake.first_time)}, but "
-            f"{log.path} already reaches {_moment(last)}; append only later events, or prepare all of them again"
+@dataclass(frozen=True)
+class _Writing:
+    """New events on their way into a dataset."""
+
+    log: EventLog
+    raw: RawLog
+    allow_undescribed: bool
+    progress: Progress
+
+    def rehearse(self) -> Addition:
+        """Everything but the change."""
+        fix = "free some, or name another place in TMPDIR"
+        with (
+            tempfile.TemporaryDirectory(prefix="limerank-") as folder,
+            full_disk_named(Path(folder).parent, fix),
+        ):
+            longer, addition = self._lengthen(Path(folder) / "new")
+            states.parts_of(longer)
+        return addition
+
+    def commit(self) -> Addition:
+        """Write a segment aside, put it into its place, replace the manifest."""
+        path = self.log.path
+        name = states.next_name(path, "segments")
+        with full_disk_named(path):
+            with files.staged_directory(path / name, marker="item_ids.arrow") as staging:
+                if len(self.log.segments) < MOST_SEGMENTS:
+                    longer, addition = self._lengthen(staging)
+                else:
+                    longer, addition = self._merge(staging)
+                parts = states.parts_of(longer)
+            *others, last = longer.manifest.segments
+            segments = [*others, last.model_copy(update={"name": name})]
+            try:
+                states.publish(self.log, longer.manifest.model_copy(update={"segments": segments}), parts)
+            finally:
+                states.forget(path)
+        return addition
+
+    def _merge(self, staging: Path) -> tuple[EventLog, Addition]:
+        """The new events and all others in one segment, so that histories do not fall into ever more pieces."""
+        with files.scratch_directory(staging / "new") as folder:
+            longer, addition = self._lengthen(folder)
+            self.progress.say(f"merging {len(longer.segments)} segments")
+            merged = merge_segments(longer, staging, str(staging))
+        manifest = longer.manifest.model_copy(update={"segments": [merged]})
+        return EventLog(longer.path, manifest, longer.encoders), addition
+
+    def _lengthen(self, folder: Path) -> tuple[EventLog, Addition]:
+        """Check the new events, write them as a segment, and view the dataset as it is with them."""
+        with files.scratch_directory(folder / "scratch") as scratch:
+            addition = self._write_segment(folder, scratch)
+        now = self.log.manifest
+        update = {
+            "segments": [*now.segments, addition.segment],
+            "last_time": addition.last_time,
+            "notes": [*now.notes, *(note for note in self.raw.notes if note not in now.notes)],
+            "dropped": {"events": now.dropped["events"] + addition.dropped},
+        }
+        return EventLog(self.log.path, now.model_copy(update=update), self.log.encoders), addition
+
+    def _write_segment(self, folder: Path, scratch: Path) -> Addition:
+        log, raw, progress = self.log, self.raw, self.progress
+        intake = Intake(raw, scratch, partial=True)
+        with progress.bar("reading", total_rows(raw)) as bar:
+            intake.read(bar)
+        self._check_later(intake)
+        items, users = read_tables(intake)
+        new_items = Newcomers.of(Role.ITEM, raw, log.item_ids, intake.items, items)
+        new_users = Newcomers.of(Role.USER, raw, log.user_ids, intake.users, users)
+        notes = self._notes_on(new_items, new_users)
+        rows = self._final_rows(intake, new_items.ids, new_users.ids)
+        with progress.bar("sorting", 2 * intake.rows) as bar:
+            ordered = Ordering(intake, rows, None, folder).run(bar)
+        if not ordered.events:
+            raise DataError(f"none of {intake.rows:,} new events is of a known user and item; nothing was appended")
+        with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
+            segment.encode_events(ordered, intake, log.encoders, bar)
+        write_tables(folder, log.encoders, items.of(new_items.ids), users.of(new_users.ids), unknown=False)
+        segment.write_requests(ordered, None, None, log.encoders, None)
+        return Addition(
+            segment=SegmentFacts(
+                name=str(folder.absolute()),
+                events=ordered.events,
+                requests=len(ordered.user),
+                items=len(new_items.ids),
+                users=len(new_users.ids),
+            ),
+            dropped=intake.rows - ordered.events,
+            first_time=intake.first_time,
+            last_time=intake.last_time,
+            newcomers=(new_items, new_users),
+            notes=[*raw.notes, *intake.notes(), *notes_on(ordered, log.schema), *notes],
         )
-    items, users = read_tables(intake)
-    new_items = _new_ids(log.item_ids, intake.items, items, log.schema.minimum_item_events)
-    new_users = _new_ids(log.user_ids, intake.users, users, log.schema.minimum_user_events)
-    all_items = pl.concat([log.item_ids[1:], new_items.alias("id")])
-    all_users = pl.concat([log.user_ids[1:], new_users.alias("id")])
-    rows = FinalRows(
-        of_user=rows_of_codes(intake.users, _known(intake.users, all_users), all_users),
-        of_item=rows_of_codes(intake.items, _known(intake.items, all_items), all_items),
-        users=len(all_users) + 1,
-        items=len(all_items) + 1,
-    )
-    with progress.bar("sorting", 2 * intake.rows) as bar:
-        ordered = Ordering(intake, rows, None, staging).run(bar)
-    if not ordered.events:
-        raise DataError(f"none of {intake.rows:,} new events is of a known user and item; nothing was appended")
-    with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
-        segment.encode_events(ordered, intake, log.encoders, bar)
-    write_tables(staging, log.encoders, items.of(new_items), users.of(new_users), unknown=False)
-    segment.write_requests(ordered, None, None, log.encoders, None)
-    facts = SegmentFacts(
-        name=name, events=ordered.events, requests=len(ordered.user), items=len(new_items), users=len(new_users)
-    )
-    return facts, intake
 
+    def _final_rows(self, intake: Intake, new_items: pl.Series, new_users: pl.Series) -> FinalRows:
+        """New items and users come behind those that the dataset has."""
+        items = pl.concat([self.log.item_ids[1:], new_items.alias("id")])
+        users = pl.concat([self.log.user_ids[1:], new_users.alias("id")])
+        return FinalRows(
+            of_user=rows_of_codes(intake.users, _known(intake.users, users), users),
+            of_item=rows_of_codes(intake.items, _known(intake.items, items), items),
+            users=len(users) + 1,
+            items=len(items) + 1,
+        )
 
-def _new_ids(known: pl.Series, dictionary: Dictionary, table: Table, minimum: int) -> pl.Series:
-    """Ids that the dataset does not have, in order; a dataset that drops rare ones takes no new ones at all."""
-    if minimum > 1:
-        return pl.Series("id", [], dtype=pl.String)
-    found = pl.concat([dictionary.ordered()[0].alias("id"), table.ids.alias("id")]).unique()
-    return found.filter(~found.is_in(known.implode())).sort()
+    def _check_later(self, intake: Intake) -> None:
+        now, names = self.log.manifest, self._names()
+        if now.last_time is None or intake.first_time > now.last_time:
+            return
+        problem = (
+            f"has events of {moment(intake.first_time)}, but {self.log.path} already reaches {moment(now.last_time)}"
+        )
+        fix = "prepare all of them again"
+        if now.before is not None and now.before.last_time is not None and intake.first_time > now.before.last_time:
+            fix = f"take the last append back first: limerank append {self.log.path} --undo"
+            rows = [one.counts["events"] + one.dropped["events"] for one in (now, now.before)]
+            if (intake.rows, intake.last_time) == (rows[0] - rows[1], now.last_time):
+                problem = (
+                    f"was appended already, it seems: the last append brought {intake.rows:,} events "
+                    f"up to {moment(now.last_time)} too"
+                )
+        raise DataError(f"{names}: {problem}; append only later events, or {fix}")
+
+    def _notes_on(self, *newcomers: Newcomers) -> list[str]:
+        """What to know of new items and users; refused are those without a description, unless that is allowed."""
+        complaining = [one for one in newcomers if one.complaint]
+        if complaining and not self.allow_undescribed:
+            raise DataError(
+                f"{self._names()}: {' and '.join(one.complaint for one in complaining)}; nothing was appended: "
+                f"describe them with {' and '.join(f'--{one.what} FILE' for one in complaining)}, "
+                "or pass --allow-undescribed to take them in with unknown features"
+            )
+        notes = [f"{one.complaint}, taken in with unknown features" for one in complaining]
+        return notes + [one.note for one in newcomers if one.note]
+
+    def _names(self) -> str:
+        return ", ".join(file.name for file in self.raw.events)
 
 
 def _known(dictionary: Dictionary, ids: pl.Series) -> NDArray[np.bool_]:
@@ -128,73 +222,6 @@ def _known(dictionary: Dictionary, ids: pl.Series) -> NDArray[np.bool_]:
     return known
 
 
-def _publish(log: EventLog, manifest: Manifest) -> EventLog:
-    """Write the parts of all requests anew, hash what is new, and replace the manifest."""
-    name = _next_name(log, "parts")
-    view = EventLog(log.path, manifest, log.encoders)
-    requests = splits.Requests(
-        user=view.column("requests/user").astype(np.int64),
-        size=np.diff(view.column("requests/start").astype(np.int64)),
-        time=view.column("events/time")[view.column("requests/start")[:-1]],
-        named=view.column("requests/named_part") if log.schema.split.protocol == "column" else None,
-    )
-    save_column(log.path, name, splits.assign(log.schema.split, requests))
-    folders = tuple(f"{one.name}/" for one in manifest.segments)
-    known = {record.path: record for record in log.manifest.files}
-    wanted = [
-        path.relative_to(log.path).as_posix()
-        for folder in folders
-        for path in sorted((log.path / folder).rglob("*"))
-        if path.is_file()
-    ]
-    records = [
-        known.get(path) or files.record_file(log.path, path)
-        for path in sorted([*wanted, f"{name}.npy", "encoders.json"])
-    ]
-    files.fsync(log.path / f"{name}.npy")
-    files.fsync(log.path / "parts")
-    sealed = manifest.model_copy(
-        update={"parts": name, "files": records, "fingerprint": fingerprint_of(manifest, records)}
-    )
-    files.write_json(log.path / MANIFEST, sealed.model_dump(mode="json"))
-    return EventLog(log.path, sealed, log.encoders)
-
-
-def _forget(log: EventLog, before: set[str]) -> None:
-    """Delete segments that neither this state of the dataset nor the one before it names, and the oldest parts."""
-    keep = {one.name for one in log.manifest.segments} | before
-    for path in (log.path / "segments").iterdir():
-        if f"segments/{path.name}" not in keep:
-            shutil.rmtree(path, ignore_errors=True)
-    for path in sorted((log.path / "parts").iterdir(), key=_number)[:-MOST_SEGMENTS]:
-        path.unlink()
-
-
-def _next_name(log: EventLog, folder: str) -> str:
-    """A name that was never used: after a kill there may be files that no manifest names."""
-    return f"{folder}/{max(map(_number, (log.path / folder).iterdir())) + 1:04}"
-
-
-def _number(path: Path) -> int:
-    """The number a segment or parts file is called by; 0 for anything else."""
-    digits = path.name.partition(".")[0]
-    return int(digits) if digits.isdigit() else 0
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One append at a time; the lock vanishes with the process that holds it."""
-    import fcntl  # Windows has none, and must be able to say so
-
-    if not (path / MANIFEST).is_file():
-        raise DataError(f"{path}: no dataset here; `limerank prepare` makes one")
-    with (path / LOCK).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConflictError(f"{path}: another process is appending to it; try again when it is done") from None
-        yield
-
-
-def _moment(milliseconds: int) -> str:
+def moment(milliseconds: int) -> str:
+    """A time as people read it."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -73,6 +73,8 @@ class Manifest(BaseModel):
     grown_from: list[str]
     """Fingerprints this dataset had before events were appended."""
     files: list[files.FileRecord]
+    before: Manifest | None = None
+    """The state before the last append, for undoing it; what was before that is not kept."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -129,17 +131,7 @@ class EventLog:
     @classmethod
     def open(cls, path: Path, *, check_hashes: bool = False) -> EventLog:
         """Open a dataset; a damaged or half-written one is refused with the file named."""
-        if not path.is_dir():
-            what = "is a file, not a dataset" if path.is_file() else "no dataset here"
-            for old in files.replaced_versions(path):
-                raise DataError(f"{path}: an interrupted --overwrite left the dataset as {old}; rename it back")
-            raise DataError(f"{path}: {what}; make one with `limerank prepare` (simulated, table, movielens, ...)")
-        if not (path / MANIFEST).exists() and not (path / ENCODERS).exists():
-            raise DataError(f"{path}: holds no {MANIFEST}, so it is not a dataset; prepare it first: limerank prepare")
-        values = files.read_json(path / MANIFEST, DataError, FIX)
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
-        manifest = validate(Manifest, values, str(path / MANIFEST), DataError)
+        manifest = read_manifest(path)
         files.check_files(path, manifest.files, DataError, FIX, hashes=check_hashes)
         where = path / ENCODERS
         encoders = validate(Encoders, files.read_json(where, DataError, FIX), str(where), DataError)
@@ -249,6 +241,21 @@ class EventLog:
         lengths = [np.diff(piece.astype(np.int64)) for piece in self.pieces(f"{name}.offsets")]
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a dataset says of itself; its other files are not looked at."""
+    if not path.is_dir():
+        what = "is a file, not a dataset" if path.is_file() else "no dataset here"
+        for old in files.replaced_versions(path):
+            raise DataError(f"{path}: an interrupted --overwrite left the dataset as {old}; rename it back")
+        raise DataError(f"{path}: {what}; make one with `limerank prepare` (simulated, table, movielens, ...)")
+    if not (path / MANIFEST).exists() and not (path / ENCODERS).exists():
+        raise DataError(f"{path}: holds no {MANIFEST}, so it is not a dataset; prepare it first: limerank prepare")
+    values = files.read_json(path / MANIFEST, DataError, FIX)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
+    return validate(Manifest, values, str(path / MANIFEST), DataError)
 
 
 def fingerprint_of(manifest: Manifest, records: list[files.FileRecord]) -> str:

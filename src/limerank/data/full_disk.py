@@ -16,7 +16,7 @@ NO_ROOM_WORDS = ("No space left", "quota exceeded", "File too large", "requested
 
 
 @contextmanager
-def full_disk_named(out: Path) -> Iterator[None]:
+def full_disk_named(out: Path, fix: str = "free some or write elsewhere") -> Iterator[None]:
     """Turn 'no space left' of any writer into an error that names what was being written."""
     try:
         yield
@@ -24,6 +24,4 @@ def full_disk_named(out: Path) -> Iterator[None]:
         full = getattr(error, "errno", None) in NO_ROOM or any(word in str(error) for word in NO_ROOM_WORDS)
         if not full:
             raise
-        raise UnavailableError(
-            f"{out}: no room left on the device; nothing was kept: free some or write elsewhere"
-        ) from None
+        raise UnavailableError(f"{out}: no room left on the device; nothing was kept: {fix}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Ordering:
                     if cuts[place + 1] > cuts[place]
                 ]
                 if parts:
-                    share = self._one_moment_per_request(pl.concat(parts)).sort(self._sort_keys(parts[0].columns))
+                    share = self._sorted(self._one_moment_per_request(pl.concat(parts)))
                     collected.add(share)
                     writers.append(share)
                     bar.advance(share.height)
@@ -189,9 +190,19 @@ class Ordering:
             keys += [HISTORY_KEY, HISTORY, *([LENGTH] if self.schema.histories.length else [])]
         return keys
 
-    def _sort_keys(self, present: list[str]) -> list[str]:
-        first = [name for name in (*self.request_keys, ITEM) if name != HISTORY]
-        return [*first, *sorted(name for name in present if name not in first and name != HISTORY)]
+    def _sorted(self, share: pl.DataFrame) -> pl.DataFrame:
+        """By request; within one by the texts of the ids, because appended items have rows behind all older ones."""
+        named = [name for name in self.request_keys if name != HISTORY]
+        rest = sorted(name for name in share.columns if name not in (*named, ITEM, HISTORY))
+        return share.sort(*named, pl.Series(self._item_order[share[ITEM].to_numpy()]), *rest)
+
+    @cached_property
+    def _item_order(self) -> Ints:
+        """By item row, the place of its id among the texts."""
+        place = self.intake.items.ordered()[1]
+        order = np.zeros(self.rows.items, dtype=np.int64)
+        order[self.rows.of_item[place >= 0]] = place[place >= 0]
+        return order
 
 
 class _Requests:

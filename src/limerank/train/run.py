@@ -72,7 +72,8 @@ class Run:
         if self.record.data_fingerprint not in (log.fingerprint, *log.manifest.grown_from):
             raise DataError(
                 f"{self.config.dataset}: fingerprint {log.fingerprint[:12]} is not that of run {self.path} "
-                f"({self.record.data_fingerprint[:12]}); prepare that dataset again or train anew"
+                f"({self.record.data_fingerprint[:12]}): it was prepared anew, or what was appended was taken back; "
+                "train anew, or bring that dataset back"
             )
         return log
 
