@@ -67,14 +67,14 @@ def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOp
 
 @app.command(epilog="Example: limerank bundle verify stores/demo")
 def verify(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOption = False) -> None:
-    """Check every hash, and that the rows were made by the weights beside them."""
+    """Check every hash, that rows were made by the weights beside them, and that every id finds its own row."""
     from limerank.serve.store import BundleStore
 
     manifest = BundleStore.open(store).open_bundle(bundle_id).manifest
     if as_json:
         emit_json({"bundle": manifest.id, "verified_files": len(manifest.files)})
         return
-    say(f"bundle {manifest.id}: {len(manifest.files)} files verified, rows match weights")
+    say(f"bundle {manifest.id}: {len(manifest.files)} files verified, rows match weights, every id finds its row")
 
 
 @app.command(epilog="Example: limerank bundle activate stores/demo 20260101-120000-1a2b3c4d")
