@@ -236,7 +236,8 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
     [
         ("limerank.serve.offline.compute_rows", ["export", "RUN", "--store", "store"], "nothing was activated, store"),
         ("limerank.data.infer.infer", ["init", "--from", "log.csv"], "what was finished before is kept"),
-        ("limerank.data.append.append", ["append", "DATA", "--events", "e.csv"], "has all of the new events or none"),
+        ("limerank.data.append.add", ["append", "DATA", "--events", "e.csv"], "has all of the new events or none"),
+        ("limerank.data.intake.Intake.read", ["append", "DATA", "--events", "e.csv"], "nothing was appended to"),
         ("limerank.study.quickstart.simulate", ["quickstart", "--out", "q"], "q holds what was finished"),
         (
             "limerank.study.accuracy.train_all",
