@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limerank.errors import ConflictError
-from limerank.files import staged_directory
+from limerank.files import joined, staged_directory
 
 
 def publish(final: Path, text: str, *, overwrite: bool = False) -> None:
@@ -58,3 +58,20 @@ def test_the_current_directory_can_be_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mine").write_text("x")
     with pytest.raises(ConflictError, match="not ours"):
         publish(Path(), "one", overwrite=True)
+
+
+def test_a_path_is_shown_the_short_way_unless_a_link_leads_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/x", "datasets/y", "other/runs", "other/datasets/y"):
+        Path(folder).mkdir(parents=True)
+    assert joined(Path("runs/x"), Path("../../datasets/y")) == Path("datasets/y")
+    assert joined(Path("runs/x"), Path("../../nowhere")) == Path("nowhere")
+    assert joined(Path(), Path("./datasets/../runs")) == Path("runs")
+    assert joined(Path("runs"), tmp_path / "datasets") == tmp_path / "datasets"
+    Path("linked").symlink_to(tmp_path / "other/runs")
+    detour = joined(Path("linked"), Path("../datasets/y"))
+    assert detour.samefile("other/datasets/y")
+    Path("other/datasets/y").rmdir()
+    assert joined(Path("linked"), Path("../datasets/y")) == Path("datasets/y")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from limerank.errors import LimerankError, UsageError, did_you_mean
+from limerank.files import joined
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -22,12 +23,12 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epochs: int = Field(default=3, ge=1, le=1000)
+    epochs: int = Field(default=3, ge=1, le=1000, description="passes over the training part at most")
     batch_requests: int = Field(default=64, ge=1, description="requests per step; all their candidates come along")
-    learning_rate: float = Field(default=3e-3, gt=0, le=1)
+    learning_rate: float = Field(default=3e-3, gt=0, le=1, description="of Adam, at its largest")
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, description="L2")
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
     patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
@@ -38,10 +39,10 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dataset: Path
+    dataset: Path = Field(description="a prepared dataset; the path is relative to this file")
     model: dict[str, Any] = Field(description="'name' of the ranker, and its options")
     train: TrainConfig = TrainConfig()
-    seed: int = Field(default=1, ge=0, lt=2**32)
+    seed: int = Field(default=1, ge=0, lt=2**32, description="initial weights, shuffling, unknown-dropping")
     preset: str | None = Field(
         default=None, exclude=True, description="where values came from; they are filled in, so it is not written down"
     )
@@ -78,23 +79,29 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Set dotted keys, such as `train.epochs=5`, on a copy; the values are read as YAML."""
+    """Set dotted keys, such as `train.epochs=5`, on a copy."""
     result: dict[str, Any] = _copy(values)
     for override in overrides:
-        dotted, equals, text = override.partition("=")
-        if not equals or not dotted:
-            raise UsageError(f"--set {override}: must look like key=value, for example train.epochs=5")
+        dotted, value = parse_override(override)
         target = result
         *parents, last = dotted.split(".")
         for parent in parents:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise UsageError(f"--set {override}: '{parent}' is not a section")
-        try:
-            target[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UsageError(f"--set {override}: '{text}' is not valid YAML") from None
+        target[last] = value
     return result
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """The dotted key and the value of `train.epochs=5`; the value is read as YAML."""
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise UsageError(f"--set {override}: must look like key=value, for example train.epochs=5")
+    try:
+        return dotted, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UsageError(f"--set {override}: '{text}' is not valid YAML") from None
 
 
 def validate(
@@ -107,24 +114,23 @@ def validate(
         raise error(f"{where}: {_explain(config, invalid)}") from None
 
 
-def load_run_config(
-    path: Path,
-    overrides: Sequence[str] = (),
-    complete: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None,
-) -> RunConfig:
-    """A run configuration from a YAML file and overrides; a relative dataset path is relative to the file.
+def problem_of_value(config: type[BaseModel], key: str, value: Any) -> str:
+    """What is wrong with the value of one key, whatever the other keys are; empty when nothing is."""
+    try:
+        config.model_validate({key: value})
+    except ValidationError as invalid:
+        own = [dict(item) for item in invalid.errors(include_url=False) if item["loc"][:1] == (key,)]
+        return "; ".join(_problem(config, item).removeprefix(f"key '{key}': ") for item in own[:MOST_PROBLEMS])
+    return ""
 
-    `complete` fills in a preset (limerank.models.presets); without it there must be none.
-    """
-    values = apply_overrides(read_yaml(path), overrides)
-    if complete is not None:
-        values = complete(values, str(path))
-    elif values.get("preset") is not None:
+
+def load_run_config(path: Path) -> RunConfig:
+    """The configuration of a finished run; a relative dataset path is relative to the file."""
+    values = read_yaml(path)
+    if values.get("preset") is not None:
         raise UsageError(f"{path}: key 'preset': a finished run has none, its values are filled in")
     config = validate(RunConfig, values, str(path))
-    if not config.dataset.is_absolute() and not any(o.startswith("dataset=") for o in overrides):
-        config = config.model_copy(update={"dataset": (path.parent / config.dataset)})
-    return config
+    return config.model_copy(update={"dataset": joined(path.parent, config.dataset)})
 
 
 def _copy(values: Any) -> Any:

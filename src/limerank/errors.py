@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class LimerankError(Exception):
@@ -44,6 +45,21 @@ class UnavailableError(LimerankError):
     """Something this command needs and this machine does not have right now."""
 
     exit_code = 6
+
+
+class InterruptionError(LimerankError):
+    """Somebody pressed Ctrl-C: nothing is wrong, but a command says what is there and what is not."""
+
+    exit_code = 130
+
+
+@contextmanager
+def if_interrupted(said: str) -> Iterator[None]:
+    """Ctrl-C inside ends a command with these words; what is said nearer to the work wins."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        raise stopped if stopped.args else KeyboardInterrupt(said) from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -29,6 +29,18 @@ class FileRecord(BaseModel):
     sha256: str
 
 
+def joined(folder: Path, path: Path) -> Path:
+    """A path relative to a folder, as short as it can be said: `runs/x` and `../../datasets/y` make `datasets/y`.
+
+    Where the detour through a linked folder leads elsewhere than the short way, it stays.
+    """
+    detour = folder / path
+    short = Path(os.path.normpath(detour))
+    if detour.exists() and not (short.exists() and short.samefile(detour)):
+        return detour
+    return short
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a small text file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)

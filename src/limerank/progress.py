@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with time left on a terminal, nothing otherwise."""
+"""Progress of long work: a bar with time left on a terminal, and lines of news anywhere."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from rich.progress import Progress as RichBar
 class Bar(Protocol):
     """One piece of long work that reports how far it is."""
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Some more steps are done; `note` replaces the text beside the bar when it is given."""
+    def advance(self, steps: int = 1) -> None:
+        """Some more steps are done."""
 
 
 class _Silent:
-    def advance(self, steps: int = 1, note: str = "") -> None:
+    def advance(self, steps: int = 1) -> None:
         return None
 
 
 class _Shown:
     def __init__(self, bar: RichBar, description: str, total: int) -> None:
         self.bar = bar
-        self.task = bar.add_task(description, total=total or None, note="")
+        self.task = bar.add_task(description, total=total or None)
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        if note:
-            self.bar.update(self.task, note=note)
+    def advance(self, steps: int = 1) -> None:
         self.bar.advance(self.task, steps)
 
 
@@ -41,6 +39,7 @@ class Progress:
     def __init__(self, *, quiet: bool = False) -> None:
         self.shown = not quiet and sys.stderr.isatty()
         self.quiet = quiet
+        self._console = Console(stderr=True, highlight=False)  # one for both: lines then go above a bar, not through it
 
     @contextmanager
     def bar(self, description: str, total: int) -> Iterator[Bar]:
@@ -55,12 +54,11 @@ class Progress:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
         )
-        with RichBar(*columns, console=Console(stderr=True), transient=True) as bar:
+        with RichBar(*columns, console=self._console, transient=True) as bar:
             yield _Shown(bar, description, total)
 
     def say(self, text: str) -> None:
         """A line of news for the person watching; on standard error, so that results can be piped."""
         if not self.quiet:
-            Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+            self._console.print(text, markup=False, soft_wrap=True)

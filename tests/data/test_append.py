@@ -146,7 +146,7 @@ def test_a_dataset_that_drops_rare_items_takes_no_new_ones(tmp_path: Path) -> No
 
 
 def test_a_run_stays_valid_when_its_dataset_grows(tmp_path: Path) -> None:
-    days = days_of(every_day([("ann", "p", day * DAY + 7, 1) for day in range(1, 8)]))
+    days = days_of(every_day([("ann", "p", day * DAY + 7, (day + 1) % 2) for day in range(1, 8)]))
     log = prepare(raw_of(*days[:5]), tmp_path / "d")
     config = RunConfig(dataset=log.path, model={"name": "ttsn"}, train=TrainConfig(epochs=1), seed=1)
     train(config, tmp_path / "run", Progress(quiet=True))

@@ -13,7 +13,8 @@ from limerank.config import RunConfig, load_run_config
 from limerank.data.eventlog import EventLog
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
-from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, load_with_preset, overridden
+from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, overridden
+from limerank.train.configuration import load_configuration
 from limerank.train.run import Run
 
 TABLE = """
@@ -48,7 +49,7 @@ def test_presets_are_the_table_of_the_paper() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fits_every_ranker(tmp_path: Path, preset: str, name: str) -> None:
     """The links of the table are each ranker's own budget, heads are set where there are heads."""
-    config = load_with_preset(config_file(tmp_path, preset=preset, model={"name": name}))
+    config = load_configuration(config_file(tmp_path, preset=preset, model={"name": name}))
     values = PRESETS[preset]
     _, options = check_model(config.model, "c.yaml")
     assert (options.width, options.head) == (values.width, values.head)
@@ -66,12 +67,12 @@ def test_every_budget_option_is_some_ranker_s() -> None:
 
 def test_written_keys_and_overrides_win(tmp_path: Path) -> None:
     path = config_file(tmp_path, preset="kuairand", model={"name": "lime-mha", "links": 5}, train={"epochs": 7}, seed=3)
-    config = load_with_preset(path, ["model.heads=2", "train.max_history=10"])
+    config = load_configuration(path, ["model.heads=2", "train.max_history=10"])
     assert (config.model["links"], config.model["heads"], config.model["width"]) == (5, 2, 32)
     assert (config.train.epochs, config.train.max_history, config.train.learning_rate) == (7, 10, 1e-4)
     assert config.seed == 3
-    assert load_with_preset(path, ["preset=taobao-ad"]).train.learning_rate == 1e-3
-    assert load_with_preset(path, ["preset=null"]).train.learning_rate == 3e-3
+    assert load_configuration(path, ["preset=taobao-ad"]).train.learning_rate == 1e-3
+    assert load_configuration(path, ["preset=null"]).train.learning_rate == 3e-3
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
@@ -79,9 +80,9 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     message = refusal(2, "train", path, "--out", tmp_path / "run")
     assert message == f"error: {path}: key 'preset': unknown value 'kuairnd'; did you mean 'kuairand'?\n"
     with pytest.raises(UsageError, match="no ranker 'ttsm'; did you mean 'ttsn'"):
-        check_model(load_with_preset(config_file(tmp_path, preset="kuairand", model={"name": "ttsm"})).model, "c.yaml")
+        load_configuration(config_file(tmp_path, preset="kuairand", model={"name": "ttsm"}))
     with pytest.raises(UsageError, match="key 'train'"):
-        load_with_preset(config_file(tmp_path, preset="kuairand", model={"name": "ttsn"}, train=3))
+        load_configuration(config_file(tmp_path, preset="kuairand", model={"name": "ttsn"}, train=3))
     with pytest.raises(UsageError, match="key 'preset': a finished run has none"):
         load_run_config(config_file(tmp_path, preset="kuairand", model={"name": "ttsn"}))
 
@@ -104,8 +105,8 @@ def test_a_run_records_values_not_the_preset(log: EventLog, tmp_path: Path) -> N
 
 def test_what_a_file_writes_over_is_named(tmp_path: Path) -> None:
     path = config_file(tmp_path, preset="kuairand", model={"name": "lime-xor", "links": 32}, train={"epochs": 2})
-    assert overridden(load_with_preset(path)) == ["model.links 32 (paper: 16)"]
-    assert overridden(load_with_preset(path, ["model.links=16"])) == []
+    assert overridden(load_configuration(path)) == ["model.links 32 (paper: 16)"]
+    assert overridden(load_configuration(path, ["model.links=16"])) == []
 
 
 def test_a_preset_is_never_dumped() -> None:

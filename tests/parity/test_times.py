@@ -368,9 +368,9 @@ def test_ready_made_histories_refuse_times_before_the_first_step(
         train(config_of(ready_made, name="lime-mha", encoding=encoding), tmp_path / "run", QUIET)
     config = tmp_path / "c.yaml"
     config.write_text(f"dataset: {ready_made.path}\nmodel: {{name: lime-mha, encoding: {encoding}}}\n")
-    message = refusal(3, "train", config, "--out", tmp_path / "run")
+    begun, message = refusal(3, "train", config, "--out", tmp_path / "run").splitlines()
+    assert begun.startswith("training lime-mha")
     assert reason in message
-    assert message.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
     assert not steps
 

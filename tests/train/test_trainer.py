@@ -126,20 +126,6 @@ def test_bad_configuration_names_file_key_and_near_match(tmp_path: Path) -> None
         load_run_config(path)
 
 
-def test_overrides_are_typed_and_checked(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text("dataset: d\nmodel: {name: mha}\n")
-    config = load_run_config(path, ["train.epochs=7", "model.heads=2", "seed=9"])
-    assert (config.train.epochs, config.model["heads"], config.seed) == (7, 2, 9)
-    assert config.dataset == tmp_path / "d"
-    with pytest.raises(UsageError, match="is not valid YAML"):
-        load_run_config(path, ["train.epochs=["])
-    with pytest.raises(UsageError, match="must look like key=value"):
-        load_run_config(path, ["train.epochs"])
-    with pytest.raises(UsageError, match="'seed' is not a section"):
-        load_run_config(path, ["seed=1", "seed.x=1"])
-
-
 def test_only_a_run_is_replaced_and_an_interrupted_training_leaves_the_old_one(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from limerank import __version__
 from limerank.cli import (
@@ -28,12 +29,26 @@ from limerank.cli import (
     training,
 )
 from limerank.cli.common import report_error
-from limerank.errors import LimerankError, UnavailableError, UsageError
+from limerank.errors import InterruptionError, LimerankError, UnavailableError, UsageError
 
-INTERRUPTED = 130
+READ_ONLY = {"describe", "models", "evaluate", "rank", "links", "bench"}
+
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C ends each with a line that says what is there, from where the work was if it knows more."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stopped:
+            kept = "nothing was written" if ctx.invoked_subcommand in READ_ONLY else "what was finished before is kept"
+            raise InterruptionError(str(stopped) or f"interrupted; {kept}") from None
+
 
 app = typer.Typer(
     name="limerank",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -80,8 +95,6 @@ def main() -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except LimerankError as error:
         _fail(error)
-    except typer.Abort:
-        sys.exit(INTERRUPTED)
     except OSError as refused:
         where = f"{refused.filename}: " if refused.filename else ""
         _fail(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limerank.cli.common import JsonOption, emit_json, progress_for, say
-from limerank.errors import DataError, UsageError
+from limerank.errors import DataError, UsageError, if_interrupted
 
 if TYPE_CHECKING:
     from limerank.data.append import Addition
@@ -70,7 +70,8 @@ def _append(
             f"{dataset}: was made by `limerank prepare {source}`, which only reads whole logs; prepare it again"
         )
     raw = read_more_events(before.schema, before.manifest.origin, events, items, users)
-    addition = add(dataset, raw, allow_undescribed=allow_undescribed, dry_run=dry_run, progress=progress)
+    with if_interrupted(f"interrupted; {dataset} has all of the new events or none: limerank describe {dataset} tells"):
+        addition = add(dataset, raw, allow_undescribed=allow_undescribed, dry_run=dry_run, progress=progress)
     if dry_run and not os.access(dataset, os.W_OK):
         addition.notes.append(f"{dataset}: you may not write here, so appending itself would be refused")
     facts = _facts(dataset, addition, before, EventLog.open(dataset), dry_run)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from limerank.errors import LimerankError, UsageError
+from limerank.errors import InterruptionError, LimerankError, UsageError
 from limerank.progress import Progress
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -77,7 +77,12 @@ def report_error(error: LimerankError, *, as_json: bool) -> None:
     """One line on standard error; with --json also an object on standard output."""
     if as_json:
         emit_json({"error": str(error), "exit_code": error.exit_code})
-    typer.echo(f"error: {error}", err=True)
+    typer.echo(str(error) if isinstance(error, InterruptionError) else f"error: {error}", err=True)
+
+
+def first_training(dataset: Path) -> str:
+    """The command that trains on a dataset."""
+    return f"limerank train lime-mha --dataset {dataset} --out runs/{dataset.absolute().name}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from limerank.cli.append import append
-from limerank.cli.common import JsonOption, emit_json, emit_table, say, say_checked
+from limerank.cli.common import JsonOption, emit_json, emit_table, first_training, say, say_checked
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +70,8 @@ def _show(dataset: Path, facts: dict[str, Any]) -> None:
     )
     for check in facts["checks"]:
         say_checked(check["level"], f"{check['check']:<11}{check['text']}")
+    if facts["worst"] != "FAIL":
+        say(f"next: {first_training(dataset)}")
 
 
 def _show_histogram(bins: list[dict[str, int]]) -> None:

@@ -27,7 +27,17 @@ def models(
     ] = 32,
     width: Annotated[int, typer.Option(min=1, help="d, the width of E and T.")] = 32,
     dataset: Annotated[
-        Path | None, typer.Option(help="Count parameters for its features; default: a small built-in set.")
+        Path | None,
+        typer.Option(help="Count parameters for its features; default: a small built-in set. Written by --config."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="NAME",
+            help="Print the run configuration of a ranker or preset (kuairand, taobao-ad, industrial), to save and "
+            "edit: limerank models --config lime-mha > lime-mha.yaml",
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a Markdown page.")] = False,
     as_json: JsonOption = False,
@@ -41,6 +51,12 @@ def models(
     import torch
 
     from limerank.errors import UsageError
+
+    if config is not None:
+        if name is not None or markdown:
+            raise UsageError("--config: prints one configuration; leave out the name before it and --markdown")
+        _print_configuration(config, dataset, as_json)
+        return
     from limerank.study.zoo import BUILT_IN, Sizes, zoo_details, zoo_rows
 
     if name is not None and markdown:
@@ -72,6 +88,16 @@ def models(
     emit_table(f"history N = {history:,}, candidates M = {candidates:,}, l = {links}, d = {width}", COLUMNS, cells)
     say("complexities are measured; bytes are those of fp16 item rows and fp32 user states")
     say("factorized: the interaction is a cached item row times a matrix of the user")
+
+
+def _print_configuration(name: str, dataset: Path | None, as_json: bool) -> None:
+    from limerank.train.configuration_text import PLACEHOLDER, render_configuration
+
+    text = render_configuration(name, PLACEHOLDER if dataset is None else str(dataset))
+    if as_json:
+        emit_json({"name": name, "yaml": text})
+    else:
+        typer.echo(text, nl=False)
 
 
 COLUMNS = [

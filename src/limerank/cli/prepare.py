@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from limerank.cli.common import emit_json, progress_for, say
+from limerank.cli.common import emit_json, first_training, progress_for, say
 
 if TYPE_CHECKING:
     from limerank.data.eventlog import EventLog
@@ -43,13 +43,16 @@ def publish(
 
     from limerank import files
     from limerank.data.eventlog import MANIFEST
+    from limerank.data.labels import count_labels
     from limerank.data.prepare import prepare
+    from limerank.errors import if_interrupted
 
     started = time.perf_counter()
     progress = progress_for(as_json)
     files.check_free(out, marker=MANIFEST, overwrite=overwrite)
     files.check_writable(out, "--out")
-    raw = read()
+    with if_interrupted(f"interrupted; no dataset was written to {out}"):
+        raw = read()
     if select_on_test:
         split = raw.schema.split.model_copy(update={"select_on_test": True})
         raw = replace(raw, schema=raw.schema.model_copy(update={"split": split}))
@@ -57,12 +60,13 @@ def publish(
         progress.say(f"note: {note}")
     log = prepare(raw, out, overwrite=overwrite, progress=progress)
     compared = compare(log) if compare is not None else []
+    notes = [*log.manifest.notes, *(problem for task in count_labels(log) if (problem := task.problem()))]
     facts: dict[str, Any] = {
         "dataset": str(out),
         "fingerprint": log.fingerprint,
         **log.manifest.counts,
         "dropped": log.manifest.dropped,
-        "notes": [*log.manifest.notes, *compared],
+        "notes": [*notes, *compared],
         "seconds": round(time.perf_counter() - started, 2),
     }
     if as_json:
@@ -72,8 +76,8 @@ def publish(
         f"prepared {facts['events']:,} events in {facts['requests']:,} requests in {facts['seconds']} s: {out} "
         f"(fingerprint {log.fingerprint[:12]})"
     )
-    for note in log.manifest.notes[len(raw.notes) :]:
+    for note in notes[len(raw.notes) :]:
         progress.say(f"note: {note}")
     for line in compared:
         say(line)
-    say(f"next: limerank describe {out}")
+    say(f"next: limerank describe {out}; then {first_training(out)}")

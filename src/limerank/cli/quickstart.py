@@ -23,13 +23,15 @@ def quickstart(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a log, train three rankers, export LIME, rank, click, rank again, and write a report."""
+    from limerank.errors import if_interrupted
     from limerank.study.quickstart import SPEED_CANDIDATES, run_quickstart
     from limerank.study.quickstart_report import MODEL_COLUMNS, model_rows, speedups, write_report
 
     started = time.perf_counter()
     use_threads(threads)
-    result = run_quickstart(out, progress_for(as_json), seed)
-    report = write_report(result)
+    with if_interrupted(f"interrupted; {out} holds what was finished, the next quickstart begins anew"):
+        result = run_quickstart(out, progress_for(as_json), seed)
+        report = write_report(result)
     if as_json:
         emit_json({**result.facts(report), "seconds": round(time.perf_counter() - started, 1)})
         return

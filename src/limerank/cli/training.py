@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,19 +20,30 @@ from limerank.cli.common import (
 
 if TYPE_CHECKING:
     from limerank.data.eventlog import EventLog
+    from limerank.metrics import Metrics
     from limerank.train.run import Run
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command(epilog="Example: limerank train examples/lime-mha.yaml --set train.epochs=5 --out runs/lime")(train)
+    app.command(epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime")(train)
     app.command(epilog="Example: limerank evaluate runs/lime")(evaluate)
     app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="Run configuration (YAML).")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A run configuration (YAML), or the name of a ranker or preset; where there is a file of that name, "
+            "the file counts. `limerank models --config NAME` prints what a name stands for.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", help="A prepared dataset, instead of the one in the configuration.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override one key, for example train.epochs=5. Repeatable.")
     ] = None,
@@ -41,24 +52,26 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
-    from limerank.models.presets import load_with_preset, overridden
+    from limerank.models.presets import overridden
+    from limerank.train.configuration import load_configuration
+    from limerank.train.floor import below_floor
+    from limerank.train.news import outcome
     from limerank.train.trainer import train as run_training
 
     use_threads(threads)
-    asked, progress = load_with_preset(config, overrides or []), progress_for(as_json)
+    asked, progress = load_configuration(config, overrides or [], dataset), progress_for(as_json)
     if asked.preset is not None:
         but = overridden(asked)
         progress.say(f"preset {asked.preset}: the paper's values" + (f", except {', '.join(but)}" if but else ""))
-    run = run_training(asked, out, progress, overwrite=overwrite, where=str(config))
-    record = run.record
+    record = run_training(asked, out, progress, overwrite=overwrite, where=config).record
+    below, ended = below_floor(record.test, record.floor), outcome(record, asked.train)
     if as_json:
-        emit_json({"run": str(out), **record.model_dump()})
+        emit_json({"run": str(out), **record.model_dump(), "below_floor": below, "outcome": ended})
         return
-    say(
-        f"trained {record.model} ({record.parameters:,} parameters) in {record.train_seconds:.1f} s, "
-        f"best epoch {record.best_epoch} of {record.epochs}"
-    )
-    _metrics_table(record.test, record.oracle)
+    say(f"trained {record.model} ({record.parameters:,} parameters) in {record.train_seconds:.1f} s")
+    _metrics_table(record.test, record.oracle, record.floor)
+    _say_if_below(below)
+    say(ended)
     say(f"next: limerank export {out} --store stores/demo")
 
 
@@ -73,6 +86,7 @@ def evaluate(
     from limerank.errors import DataError
     from limerank.train.evaluate import evaluate as evaluate_ranker
     from limerank.train.evaluate import evaluation_loader, oracle
+    from limerank.train.floor import below_floor, counting_floor
     from limerank.train.run import Run
 
     use_threads(threads)
@@ -85,19 +99,15 @@ def evaluate(
         raise DataError(f"{opened.config.dataset}: has no {part} part (it selects on the test part); use --part test")
     with progress_for(as_json).bar("evaluating", len(loader)) as bar:
         metrics = evaluate_ranker(ranker, loader, bar)
-    best = oracle(loader)
+    best, floor = oracle(loader), counting_floor(loader)
+    below = below_floor(metrics, floor)
     if as_json:
-        dumped = {name: metric.model_dump() for name, metric in metrics.items()}
-        emit_json(
-            {
-                "run": str(run),
-                "part": part,
-                "metrics": dumped,
-                "oracle": {name: metric.model_dump() for name, metric in best.items()},
-            }
-        )
+        found = {"metrics": metrics, "oracle": best, "floor": floor}
+        dumped = {what: {task: one.model_dump() for task, one in by_task.items()} for what, by_task in found.items()}
+        emit_json({"run": str(run), "part": part, **dumped, "below_floor": below})
         return
-    _metrics_table(metrics, best)
+    _metrics_table(metrics, best, floor)
+    _say_if_below(below)
 
 
 def export(
@@ -143,16 +153,22 @@ def _say_if_grown(run: Run, log: EventLog, as_json: bool) -> None:
         )
 
 
-def _metrics_table(metrics: dict[str, Any], oracle: dict[str, Any]) -> None:
+def _metrics_table(metrics: dict[str, Metrics], oracle: dict[str, Metrics], floor: dict[str, Metrics]) -> None:
     rows = []
     for task, metric in metrics.items():
-        rows.append([task, *(_number(getattr(metric, name)) for name in ("auc", "gauc", "ne", "logloss")), metric.rows])
-        if task in oracle:
-            best = oracle[task]
-            rows.append(
-                [f"{task}, oracle", *(_number(getattr(best, n)) for n in ("auc", "gauc", "ne", "logloss")), best.rows]
-            )
+        beside = {f"{task}, counting floor": floor.get(task), f"{task}, oracle": oracle.get(task)}
+        for name, one in {task: metric, **beside}.items():
+            if one is not None:
+                rows.append([name, *(_number(value) for value in (one.auc, one.gauc, one.ne, one.logloss)), one.rows])
     emit_table("", ["task", "AUC", "gAUC", "NE", "logloss", "rows"], rows)
+
+
+def _say_if_below(below: list[str]) -> None:
+    if below:
+        say(
+            f"below the counting floor: {', '.join(below)}; smoothed rates of users and items order better: "
+            "try more epochs, another learning rate, or a longer log"
+        )
 
 
 def _number(value: float | None) -> str:

@@ -27,7 +27,7 @@ from limerank.data.newcomers import Newcomers
 from limerank.data.order import FinalRows, Ordering
 from limerank.data.prepare import notes_on, read_tables, rows_of_codes, total_rows, write_tables
 from limerank.data.raw import RawLog
-from limerank.errors import DataError
+from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress
 from limerank.schema import Role
 
@@ -102,7 +102,10 @@ class _Writing:
         path = self.log.path
         name = states.next_name(path, "segments")
         with full_disk_named(path):
-            with files.staged_directory(path / name, marker="item_ids.arrow") as staging:
+            with (
+                files.staged_directory(path / name, marker="item_ids.arrow") as staging,
+                if_interrupted(f"interrupted; nothing was appended to {path}"),
+            ):
                 if len(self.log.segments) < MOST_SEGMENTS:
                     longer, addition = self._lengthen(staging)
                 else:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.history import UNLIMITED
+from limerank.data.labels import count_labels
 from limerank.data.splits import Part
 from limerank.metrics import auc_of_counts
 from limerank.schema import UNKNOWN_INDEX, Kind, Role
@@ -101,20 +102,17 @@ def run_checks(log: EventLog) -> list[Check]:
 
 
 def _labels(view: _View) -> Iterator[Check]:
-    for task in view.log.schema.tasks:
-        labels = view.labels(task.name)
-        rates = {part.value: float(labels[view.rows_in(part)].mean()) for part in Part if view.rows_in(part).any()}
-        said = f"{task.name} is 1 in " + ", ".join(f"{rate:.1%} of {part}" for part, rate in rates.items())
-        trained, tested = rates.get("train", 0.0), rates.get("test", 0.0)
-        if {trained, tested} & {0.0, 1.0}:
-            level, why = Level.FAIL, ": one class only, so nothing can be learned or measured"
-        elif rates.get("validation", trained) in (0.0, 1.0):
-            level, why = Level.WARN, ": the validation part has one class only, so selection goes by logloss"
+    for task in count_labels(view.log):
+        rates = {part.value: one.positives / one.rows for part, one in task.parts.items()}
+        said = f"{task.task} is 1 in " + ", ".join(f"{rate:.1%} of {part}" for part, rate in rates.items())
+        trained, tested = rates["train"], rates["test"]
+        if one_class := task.one_class_in():
+            level, said = Level.WARN if one_class == [Part.VALIDATION] else Level.FAIL, task.problem()
         elif max(trained, tested) > DRIFT * min(trained, tested):
-            level, why = Level.WARN, ": the test part differs much from what is trained on"
+            level, said = Level.WARN, f"{said}: the test part differs much from what is trained on"
         else:
-            level, why = Level.PASS, ""
-        yield Check(level, "labels", said + why, {"task": task.name, **rates})
+            level = Level.PASS
+        yield Check(level, "labels", said, {"task": task.task, **rates})
 
 
 def _selection(view: _View) -> Iterator[Check]:
@@ -268,7 +266,7 @@ def _predictors(view: _View) -> Iterator[Check]:
     train, test = view.rows_in(Part.TRAIN), view.rows_in(Part.TEST)
     for task in view.log.schema.tasks:
         labels = view.labels(task.name)
-        best = (0.0, "")
+        best: tuple[float, str] | None = None
         for name, values, size in view.columns():
             for how, found in (
                 ("rate in train", _rate_auc(values, labels, train, test, size)),
@@ -276,7 +274,7 @@ def _predictors(view: _View) -> Iterator[Check]:
             ):
                 if found is None:
                     continue
-                best = max(best, (found, f"the {how} of {name}"))
+                best = max(best or (0.0, ""), (found, f"the {how} of {name}"))
                 if found >= SUSPICIOUS_AUC:
                     level = Level.FAIL if found >= IMPOSSIBLE_AUC else Level.WARN
                     said = (
@@ -285,7 +283,10 @@ def _predictors(view: _View) -> Iterator[Check]:
                         + ", or it is not known beforehand; another target or another log is needed"
                     )
                     yield Check(level, "leaks", said, {"task": task.name, "column": name, "how": how, "auc": found})
-        if best[0] < SUSPICIOUS_AUC:
+        if best is None:
+            said = f"no column can be tried as a predictor of {task.name}, which has one class only"
+            yield Check(Level.WARN, "leaks", said, {"task": task.name, "auc": None})
+        elif best[0] < SUSPICIOUS_AUC:
             said = f"no column alone predicts {task.name} suspiciously well (best: {best[1]}, AUC {best[0]:.3f})"
             yield Check(Level.PASS, "leaks", said, {"task": task.name, "auc": best[0]})
 

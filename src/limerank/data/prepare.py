@@ -23,7 +23,7 @@ from limerank.data.order import FinalRows, Ordered, Ordering
 from limerank.data.raw import RawLog
 from limerank.data.ready_histories import HistoryUse, ReadHistories
 from limerank.data.segment import TrainingCounts
-from limerank.errors import DataError
+from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress
 from limerank.schema import Role, Schema
 
@@ -34,7 +34,11 @@ FIRST_SEGMENT = "segments/0000"
 def prepare(raw: RawLog, out: Path, *, overwrite: bool = False, progress: Progress | None = None) -> EventLog:
     """Encode a raw log and publish it at `out`, whole or not at all."""
     progress = progress or Progress(quiet=True)
-    with full_disk_named(out), files.staged_directory(out, marker=MANIFEST, overwrite=overwrite) as staging:
+    with (
+        full_disk_named(out),
+        files.staged_directory(out, marker=MANIFEST, overwrite=overwrite) as staging,
+        if_interrupted(f"interrupted; no dataset was written to {out}"),
+    ):
         _write(raw, staging, progress)
     return EventLog.open(out)
 

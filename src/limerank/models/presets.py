@@ -8,12 +8,11 @@ rankers without links do with the number of links (here: it is their own budget,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from limerank.config import RunConfig, load_run_config
+from limerank.config import RunConfig
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import RANKERS, RankerOptions
 
@@ -110,8 +109,3 @@ def overridden(config: RunConfig) -> list[str]:
     given = {f"train.{key}": (getattr(config.train, key), value) for key, value in preset.train().items()}
     given |= {f"model.{key}": (config.model[key], value) for key, value in preset.model(options).items()}
     return [f"{key} {mine} (paper: {value})" for key, (mine, value) in given.items() if mine != value]
-
-
-def load_with_preset(path: Path, overrides: tuple[str, ...] | list[str] = ()) -> RunConfig:
-    """A run configuration from a YAML file and overrides, its preset filled in."""
-    return load_run_config(path, overrides, complete)

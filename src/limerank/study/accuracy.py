@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from limerank.config import RunConfig, TrainConfig
+from limerank.errors import if_interrupted
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.study.parallel import Job, train_all
@@ -112,7 +113,8 @@ def run_accuracy(
         ne = next(iter(run.record.test.values())).ne
         progress.say(f"  {run.record.model} seed {run.record.seed}: NE {'-' if ne is None else f'{ne:.4f}'}")
 
-    records = [run.record for run in train_all(jobs, progress, finished)]
+    with if_interrupted(f"interrupted; the runs that are finished stay in {out}, the comparison was not written"):
+        records = [run.record for run in train_all(jobs, progress, finished)]
     task = next(iter(records[0].test))
     results = [
         SeedResult(model=record.model, seed=record.seed, test=record.test[task], seconds=record.train_seconds)

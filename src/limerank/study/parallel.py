@@ -117,7 +117,7 @@ class _Counting(Progress):
         yield self
         self.report()
 
-    def advance(self, steps: int = 1, note: str = "") -> None:
+    def advance(self, steps: int = 1) -> None:
         self.unreported += steps
         if self.unreported >= STEPS_PER_REPORT:
             self.report()

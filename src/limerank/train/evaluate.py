@@ -62,13 +62,18 @@ def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> d
     }
 
 
+def candidates_of(loader: RequestLoader, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Event-log rows of the candidates of some requests, and the user of each."""
+    start = loader.log.column("requests/start")
+    counts = start[requests + 1].astype(np.int64) - start[requests].astype(np.int64)
+    user = loader.log.column("requests/user")[requests].astype(np.int64)
+    return loader.candidate_rows(requests), np.repeat(user, counts)
+
+
 def oracle(loader: RequestLoader) -> dict[str, Metrics]:
     """What the true probabilities would score, for the tasks whose true probability the dataset knows."""
     log = loader.log
-    rows = loader.candidate_rows(loader.requests)
-    start = log.column("requests/start").astype(np.int64)
-    counts = start[loader.requests + 1] - start[loader.requests]
-    user = np.repeat(log.column("requests/user")[loader.requests].astype(np.int64), counts)
+    rows, user = candidates_of(loader, loader.requests)
     return {
         task.name: measure(
             log.column(f"events/label.{task.name}")[rows], log.column(f"events/truth.{task.name}")[rows], user

@@ -13,7 +13,7 @@ import numpy
 import polars
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -48,6 +48,8 @@ class RunRecord(BaseModel):
     validation: dict[str, Metrics]
     test: dict[str, Metrics]
     oracle: dict[str, Metrics]
+    floor: dict[str, Metrics] = Field(default_factory=dict)
+    """What counting scores on the test part (limerank.train.floor); runs of version 0.1.0 have none."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Run:
     def open(cls, path: Path) -> Run:
         """Open a finished run; an unfinished or damaged one is refused with the file named."""
         if not path.is_dir():
-            raise DataError(f"{path}: no run here; make one with `limerank train CONFIG --out {path}`")
+            raise DataError(f"{path}: no run here; make one: limerank train lime-mha --dataset DATASET --out {path}")
         record = validate(RunRecord, files.read_json(path / RECORD, DataError, FIX), str(path / RECORD), DataError)
         return cls(path, load_run_config(path / CONFIG), record)
 

@@ -12,14 +12,16 @@ from limerank import files
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
+from limerank.data.labels import count_labels
 from limerank.data.splits import Part
-from limerank.errors import DataError
-from limerank.metrics import Metrics
+from limerank.errors import DataError, if_interrupted
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.threads import warn_if_spinning
 from limerank.train import run
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle
+from limerank.train.floor import counting_floor
+from limerank.train.news import UNFINISHED, epoch_line, selection_value, time_line
 
 
 def train(
@@ -32,6 +34,7 @@ def train(
     warn_if_spinning()
     check_model(config.model, where)
     log = EventLog.open(config.dataset, check_hashes=True)
+    _check_labels(log, progress)
     torch.manual_seed(config.seed)
     ranker = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), where)
     settings = config.train
@@ -49,10 +52,17 @@ def train(
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
     validation = evaluation_loader(log, selecting, settings.max_history, ranker.needs_times)
     test = evaluation_loader(log, Part.TEST, settings.max_history, ranker.needs_times)
-    with files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging:
+    with (
+        files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
+        if_interrupted(f"interrupted; {UNFINISHED}"),
+    ):
         run.write_config(staging, config, final=out)
+        progress.say(
+            f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
+            f"{len(loader):,} steps an epoch, at most {settings.epochs} epoch{'s' * (settings.epochs > 1)}"
+        )
         started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, settings, staging, progress)
+        best_epoch, epochs = _fit(ranker, loader, validation, selecting, settings, staging, progress)
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -67,16 +77,31 @@ def train(
             validation=evaluate(ranker, validation),
             test=evaluate(ranker, test),
             oracle=oracle(test),
+            floor=counting_floor(test),
         )
         run.save_weights(ranker, staging / run.WEIGHTS)
         files.write_json(staging / run.RECORD, record.model_dump())
     return run.Run.open(out)
 
 
+def _check_labels(log: EventLog, progress: Progress) -> None:
+    """Refuse a task that is the same in all of train; say where it cannot be measured."""
+    for task in count_labels(log):
+        problem = task.problem()
+        if Part.TRAIN in task.one_class_in():
+            raise DataError(
+                f"{log.path}: {problem}; correct the label or leave the task out of the description, or change the "
+                "split, and prepare the log again"
+            )
+        if problem:
+            progress.say(f"note: {problem}")
+
+
 def _fit(
     ranker: Ranker,
     loader: RequestLoader,
     validation: RequestLoader,
+    selecting: Part,
     settings: TrainConfig,
     out: Path,
     progress: Progress,
@@ -88,15 +113,20 @@ def _fit(
     steps = len(loader) * settings.epochs
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, settings))
     best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
-    epoch = 0
+    epoch, began = 0, time.perf_counter()
     with progress.bar(f"training {ranker.name}", steps) as bar:
         for epoch in range(1, settings.epochs + 1):
-            loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
-            metrics = evaluate(ranker, validation)
-            value = _selection_value(metrics)
+            started = time.perf_counter()
+            with if_interrupted(f"interrupted in epoch {epoch} of {settings.epochs}; {UNFINISHED}"):
+                loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
+                metrics = evaluate(ranker, validation)
+            value, now = selection_value(metrics), time.perf_counter()
             line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
             run.append_line(out / run.EPOCHS, line)
-            bar.advance(0, f"epoch {epoch}: validation NE {value:.4f}")
+            progress.say(
+                f"{epoch_line(epoch, settings, loss, metrics, selecting, best=value < best_value)}; "
+                f"{time_line(epoch, settings.epochs, now - started, now - began)}"
+            )
             if value < best_value:
                 best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
             elif epoch - best_epoch >= settings.patience:
@@ -133,9 +163,3 @@ def _learning_rate_factor(step: int, steps: int, settings: TrainConfig) -> float
     warmup = settings.warmup_fraction * steps
     decayed = 1 - (1 - settings.final_learning_rate_fraction) * step / steps
     return min((step + 1) / (warmup + 1), decayed)
-
-
-def _selection_value(metrics: dict[str, Metrics]) -> float:
-    """What early stopping minimizes: the mean NE over tasks (logloss where NE is undefined)."""
-    values = [metric.ne if metric.ne is not None else metric.logloss for metric in metrics.values()]
-    return sum(values) / len(values)

@@ -7,7 +7,7 @@ be left out: what describes them is then looked for in the events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ import polars as pl
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from limerank.config import read_yaml, validate
+from limerank.config import RunConfig, read_yaml, validate
 from limerank.data.raw import RawLog
 from limerank.data.sources.table_files import (
     ENDINGS,
@@ -74,9 +74,19 @@ class Description(Schema):
 def read_description(path: Path) -> tuple[Schema, Tables]:
     """The meaning of a log and where its tables are."""
     values = read_yaml(path, DataError)
+    if values.keys() & RunConfig.model_fields.keys() and not describes_a_log(values):
+        raise UsageError(
+            f"{path}: says what to train, it describes no log; limerank init --from LOG drafts a description, "
+            f"limerank train {path} --out RUN trains"
+        )
     tables = validate(Description, values, str(path), DataError).tables
     schema = {key: value for key, value in values.items() if key != "tables"}
     return validate(Schema, schema, str(path), DataError), tables
+
+
+def describes_a_log(values: Mapping[str, Any]) -> bool:
+    """Whether a YAML file looks like a description of a log rather than a run configuration."""
+    return len(values.keys() & Description.model_fields.keys()) > len(values.keys() & RunConfig.model_fields.keys())
 
 
 def read_table_log(folder_or_yaml: Path, *, schema_file: Path | None = None) -> RawLog:

@@ -1,0 +1,74 @@
+"""The counting floor: what smoothed rates of items and users score. A ranker below it has learned too little.
+
+    logit(x) = log((positives of x + SMOOTHING * base) / (negatives of x + SMOOTHING * (1 - base)))
+    score    = logit(base) + (logit(item) - logit(base)) + (logit(user) - logit(base))
+
+Counted are the rows of the train part, `base` is its rate. An item or user without rows has the base rate, which adds
+nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limerank.data.batches import RequestLoader
+from limerank.data.eventlog import EventLog
+from limerank.data.splits import Part
+from limerank.metrics import Metrics, measure
+from limerank.train.evaluate import candidates_of
+
+SMOOTHING = 5.0
+"""So many rows of the base rate are added to those that every item and every user has."""
+DECIMALS = 9  # sums of counts are often the same number: no machine's last digits may tell them apart
+REQUESTS_PER_BLOCK = 1 << 20
+
+Floats = NDArray[np.float64]
+
+
+def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
+    """The metrics of the floor on a loader's part, per task; a task of one class in the train part has none."""
+    log = loader.log
+    rows, user = candidates_of(loader, loader.requests)
+    item = log.column("events/item")[rows].astype(np.int64)
+    of_items, of_users = _train_counts(log)
+    floor = {}
+    for place, task in enumerate(log.schema.tasks, 1):
+        base = float(of_items[place].sum() / max(of_items[0].sum(), 1.0))
+        if 0 < base < 1:
+            usual = np.log(base) - np.log1p(-base)
+            score = _logits(of_items, place, base)[item] + _logits(of_users, place, base)[user] - usual
+            labels = log.column(f"events/label.{task.name}")[rows]
+            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user)
+    return floor
+
+
+def below_floor(metrics: dict[str, Metrics], floor: dict[str, Metrics]) -> list[str]:
+    """Where a ranker orders worse than counting does: `click gAUC 0.6412 (counting 0.6565)`."""
+    found = []
+    for task, counted in floor.items():
+        for name, shown in (("auc", "AUC"), ("gauc", "gAUC")):
+            own, least = getattr(metrics[task], name), getattr(counted, name)
+            if own is not None and least is not None and own < least:
+                found.append(f"{task} {shown} {own:.4f} (counting {least:.4f})")
+    return found
+
+
+def _train_counts(log: EventLog) -> tuple[Floats, Floats]:
+    """For every item, and for every user: rows of the train part, then positives of each task."""
+    tasks = [log.column(f"events/label.{task.name}") for task in log.schema.tasks]
+    items, users = (np.zeros((1 + len(tasks), log.manifest.counts[what])) for what in ("items", "users"))
+    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=1)
+    for first in range(0, len(loader.requests), REQUESTS_PER_BLOCK):
+        rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
+        labels = [np.ones(len(rows), dtype=bool), *(column[rows] > 0 for column in tasks)]
+        for counts, whose in ((items, log.column("events/item")[rows].astype(np.int64)), (users, user)):
+            for place, chosen in enumerate(labels):
+                counts[place] += np.bincount(whose[chosen], minlength=counts.shape[1])
+    return items, users
+
+
+def _logits(counts: Floats, place: int, base: float) -> Floats:
+    positives, negatives = counts[place], counts[0] - counts[place]
+    logits: Floats = np.log(positives + SMOOTHING * base) - np.log(negatives + SMOOTHING * (1 - base))
+    return logits

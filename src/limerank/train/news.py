@@ -1,0 +1,60 @@
+"""What a training says: how it begins, a line per epoch, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from limerank.config import TrainConfig
+from limerank.data.splits import Part
+from limerank.metrics import Metrics
+from limerank.train.run import RunRecord
+
+UNFINISHED = "nothing was kept: a run is written when it is finished"
+
+
+def epoch_line(
+    epoch: int, settings: TrainConfig, loss: float, metrics: Mapping[str, Metrics], part: Part, *, best: bool
+) -> str:
+    """`epoch 2 of 8: train loss 0.5312, validation NE 0.8123 (best so far), AUC 0.7712`; means of several tasks."""
+    value, aucs = selection_value(metrics), [metric.auc for metric in metrics.values()]
+    auc = "" if None in aucs else f", AUC {sum(filter(None, aucs)) / len(aucs):.4f}"
+    means = f"; means of {len(metrics)} tasks" if len(metrics) > 1 else ""
+    return (
+        f"epoch {epoch} of {settings.epochs}: train loss {loss:.4f}, {part.value} {selection_name(metrics)} {value:.4f}"
+        f"{' (best so far)' if best else ''}{auc}{means}"
+    )
+
+
+def time_line(epoch: int, epochs: int, seconds: float, so_far: float) -> str:
+    """`12.3 s, about 1 min left`: the last epoch, and what the others will take if they are like those so far."""
+    left = so_far / epoch * (epochs - epoch)
+    return f"{seconds:.1f} s" + (f", about {duration(left)} left" if epoch < epochs else "")
+
+
+def duration(seconds: float) -> str:
+    """A time to wait, in the unit a person would use."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def outcome(record: RunRecord, settings: TrainConfig) -> str:
+    """Whether more epochs may help."""
+    if record.best_epoch == settings.epochs:
+        return f"still improving at the last epoch, {record.best_epoch} of {settings.epochs}: raise train.epochs"
+    best = f"best epoch {record.best_epoch} of {settings.epochs}"
+    if record.epochs == settings.epochs:
+        return best
+    waited, name = record.epochs - record.best_epoch, selection_name(record.validation)
+    return f"stopped early: no better {record.selected_on} {name} for {waited} epoch{'s' * (waited > 1)}; {best}"
+
+
+def selection_name(metrics: Mapping[str, Metrics]) -> str:
+    """What `selection_value` is called."""
+    return "loss" if any(metric.ne is None for metric in metrics.values()) else "NE"
+
+
+def selection_value(metrics: Mapping[str, Metrics]) -> float:
+    """What early stopping minimizes: the mean NE over tasks (logloss where NE is undefined)."""
+    values = [metric.ne if metric.ne is not None else metric.logloss for metric in metrics.values()]
+    return sum(values) / len(values)
