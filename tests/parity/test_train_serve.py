@@ -119,7 +119,7 @@ def test_the_user_stage_can_run_apart_from_scoring(engine: Engine) -> None:
     ranking = engine.rank("u2", context={"device": "tv"})
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(engine.encode_user, "u2", context={"device": "tv"}).result()
-    np.testing.assert_array_equal(engine.score(request, ranking.item_ids), ranking.probabilities)
+    np.testing.assert_allclose(engine.score(request, ranking.item_ids), ranking.probabilities, atol=1e-5)
     assert engine.score(request).shape == (len(ranking.item_ids), 2)
 
 
