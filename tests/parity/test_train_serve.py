@@ -132,19 +132,6 @@ def test_the_cost_formula_chooses_the_path(log: EventLog, head: int, expected: s
     assert choose_path(build_ranker({"name": "mha"}, log.encoders.space(), 2, "test"), 10_000) == "uncached"
 
 
-def test_fp16_rows_keep_the_top_hundred(runs: dict[str, Run], log: EventLog) -> None:
-    """For every user, at least 99 of the top 100 of a 200-item catalog are the same with half-precision rows."""
-    ranker = runs["lime-mha"].ranker(log)
-    full, half = compute_rows(ranker, log.item_table, "fp32"), compute_rows(ranker, log.item_table, "fp16")
-    assert half.rows.dtype == torch.float16
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
-    with torch.inference_mode():
-        for requests in loader.plan():
-            user = ranker.encode_user(loader.user_inputs(requests))
-            tops = [set(score_candidates(ranker, user, rows)[:, 0].topk(100).indices.tolist()) for rows in (full, half)]
-            assert len(tops[0] & tops[1]) >= 99
-
-
 @pytest.mark.parametrize("path", ["folded", "plain"])
 def test_every_path_gives_the_same_scores(runs: dict[str, Run], log: EventLog, path: str) -> None:
     ranker = runs["lime-mha"].ranker(log)
