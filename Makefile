@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test lint format clean
+.PHONY: quickstart test test-numerics lint format clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ quickstart: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test-numerics: $(VENV)/.dev
+	$(BIN)/python tests/numerics.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

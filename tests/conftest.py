@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from numerics import THREADS
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.eventlog import EventLog
@@ -32,9 +34,9 @@ settings.load_profile("limerank")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Small tensors are fastest on one thread, and sums do not depend on the number of cores."""
-    torch.set_num_threads(1)
+def fixed_threads() -> None:
+    """Small tensors are fastest on one thread, and sums do not depend on the number of cores; see numerics.py."""
+    torch.set_num_threads(int(os.environ.get(THREADS, "1")))
 
 
 @pytest.fixture(scope="session")

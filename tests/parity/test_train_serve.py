@@ -119,7 +119,7 @@ def test_the_user_stage_can_run_apart_from_scoring(engine: Engine) -> None:
     ranking = engine.rank("u2", context={"device": "tv"})
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(engine.encode_user, "u2", context={"device": "tv"}).result()
-    np.testing.assert_array_equal(engine.score(request, ranking.item_ids), ranking.probabilities)
+    np.testing.assert_allclose(engine.score(request, ranking.item_ids), ranking.probabilities, atol=1e-5)
     assert engine.score(request).shape == (len(ranking.item_ids), 2)
 
 
@@ -130,19 +130,6 @@ def test_the_cost_formula_chooses_the_path(log: EventLog, head: int, expected: s
     assert choose_path(ranker, 10_000) == expected
     assert choose_path(ranker, 1) == "plain"
     assert choose_path(build_ranker({"name": "mha"}, log.encoders.space(), 2, "test"), 10_000) == "uncached"
-
-
-def test_fp16_rows_keep_the_top_hundred(runs: dict[str, Run], log: EventLog) -> None:
-    """For every user, at least 99 of the top 100 of a 200-item catalog are the same with half-precision rows."""
-    ranker = runs["lime-mha"].ranker(log)
-    full, half = compute_rows(ranker, log.item_table, "fp32"), compute_rows(ranker, log.item_table, "fp16")
-    assert half.rows.dtype == torch.float16
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
-    with torch.inference_mode():
-        for requests in loader.plan():
-            user = ranker.encode_user(loader.user_inputs(requests))
-            tops = [set(score_candidates(ranker, user, rows)[:, 0].topk(100).indices.tolist()) for rows in (full, half)]
-            assert len(tops[0] & tops[1]) >= 99
 
 
 @pytest.mark.parametrize("path", ["folded", "plain"])

@@ -63,7 +63,12 @@ def test_the_bench_reports_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     small = SimulatedConfig(users=40, items=60, topics=4, sessions=40)
     monkeypatch.setattr(data_bench, "LONG", small)
     monkeypatch.setattr(data_bench, "SAMPLED_ROWS", 512)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
     result = run_data_bench(Progress(quiet=True), events=10_000, memory_events=10_000, repeats=1)
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == before + 1, "the caller's threads are given back"
     assert [round(one.candidates_per_request, 1) == 1.0 for one in result.assembly] == [False, False, True, True]
     assert [one.batch_rows for one in result.assembly] == [1024, 8192] * 2
     assert result.features == 7

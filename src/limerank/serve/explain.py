@@ -151,8 +151,13 @@ def read_shares(reads: Tensor) -> Tensor:
 def _most_read(
     bundle: Bundle, reads: Tensor, names: Sequence[str], history: History, top: int
 ) -> list[list[EventRead]]:
+    if not names:
+        return [[] for _ in range(reads.shape[1])]
     shares = read_shares(reads)
-    newest_first = shares.flip(0).argsort(dim=0, descending=True, stable=True)[:top]
+    # equal events stand at different places of a product and may differ in the last digit, which must not order them
+    largest = shares.amax(0).clamp(min=torch.finfo(shares.dtype).tiny)
+    sizes = torch.round(shares / largest, decimals=4)
+    newest_first = sizes.flip(0).argsort(dim=0, descending=True, stable=True)[:top]
     happened = history.events.indices
     last = len(names) - 1
 

@@ -121,10 +121,18 @@ class DataBench(BaseModel):
 def run_data_bench(
     progress: Progress, *, events: int = 1_000_000, memory_events: int = 10_000_000, repeats: int = 7
 ) -> DataBench:
-    """Measure everything; `memory_events` 0 leaves the large process out."""
+    """Measure everything on one thread; `memory_events` 0 leaves the large process out."""
     if memory_events and not STATUS.exists():
         raise UnavailableError(f"{STATUS}: this system does not tell peak memory there; pass --memory-events 0")
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        return _measure(progress, events, memory_events, repeats)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure(progress: Progress, events: int, memory_events: int, repeats: int) -> DataBench:
     with tempfile.TemporaryDirectory(prefix="limerank-bench-") as folder, progress.bar("measuring", 6) as bar:
         place = Path(folder)
         log = prepare(simulate(LONG), place / "grouped")
