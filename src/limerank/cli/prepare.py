@@ -62,7 +62,8 @@ def publish(
         "fingerprint": log.fingerprint,
         **log.manifest.counts,
         "dropped": log.manifest.dropped,
-        "notes": [*log.manifest.notes, *compared],
+        "bad_rows": log.set_aside(),
+        "notes": [*log.with_places(log.manifest.notes), *compared],
         "seconds": round(time.perf_counter() - started, 2),
     }
     if as_json:
@@ -72,7 +73,7 @@ def publish(
         f"prepared {facts['events']:,} events in {facts['requests']:,} requests in {facts['seconds']} s: {out} "
         f"(fingerprint {log.fingerprint[:12]})"
     )
-    for note in log.manifest.notes[len(raw.notes) :]:
+    for note in log.with_places(log.manifest.notes[len(raw.notes) :]):
         progress.say(f"note: {note}")
     for line in compared:
         say(line)
