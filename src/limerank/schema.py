@@ -153,6 +153,9 @@ class Schema(_Strict):
     minimum_item_events: int = Field(default=1, ge=1, description="events of rarer items are dropped, as if unlogged")
     minimum_user_events: int = Field(default=1, ge=1, description="events of rarer users are dropped")
     histories: Histories | None = None
+    on_bad_rows: Literal["refuse", "drop"] = Field(
+        default="refuse", description="events with a value that cannot be read: an error, or set aside and counted"
+    )
     display: str | None = Field(
         default=None,
         description="column with what people call an item (a title): shown beside ids in rankings, never a feature",

@@ -52,8 +52,8 @@ def test_label_that_is_not_binary(folder: Path) -> None:
     assert "positive_from" in message
 
 
-@pytest.mark.parametrize("label", [0.5, None])
-def test_label_that_is_fractional_or_empty(folder: Path, label: float | None) -> None:
+@pytest.mark.parametrize(("label", "said"), [(0.5, "is a label but not 0 or 1"), (None, "is empty, but is a label")])
+def test_label_that_is_fractional_or_empty(folder: Path, label: float | None, said: str) -> None:
     edit(
         folder,
         "events",
@@ -64,7 +64,7 @@ def test_label_that_is_fractional_or_empty(folder: Path, label: float | None) ->
             .alias("click")
         ),
     )
-    assert "not 0 or 1" in refused(folder)
+    assert f"column 'click' {said}" in refused(folder)
 
 
 def test_unknown_key_in_the_description_suggests_the_near_one(folder: Path) -> None:

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 import yaml
 
-from limerank.data.infer import Draft, infer
+from limerank.data.infer import infer
+from limerank.data.infer_draft import Draft
 from limerank.data.infer_yaml import render
 from limerank.data.prepare import prepare
 from limerank.data.raw import RawLog
@@ -68,7 +69,7 @@ def features(description: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def line_of(lines: list[str], start: str) -> str:
-    ways = (start, start.removesuffix("}") + ", role: event")
+    ways = (start, *(start.removesuffix("}") + f", role: {role.value}" for role in Role))
     (found,) = [line for line in lines if line.lstrip("# -").startswith(ways)]
     return found
 
@@ -342,8 +343,8 @@ def test_kinds(tmp_path: Path) -> None:
     assert found["genres"]["separator"] == " "
     assert "separator" not in found["tags"]
     assert found["embedding"]["separator"] == ";"
-    assert "left out: a different value in every row" in line_of(lines, "{name: title}")
-    assert "left out: nearly every item has its own" in line_of(lines, "{name: subtitle}")
+    assert "left out: what people call an item, so it is the display" in line_of(lines, "{name: title}")
+    assert "left out: nearly every item has its own" in line_of(lines, "{name: subtitle, role: item}")
     assert "empty in 33.3% of rows" in line_of(lines, "{name: size")
     log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
     by_name = {encoder.name: encoder for encoder in log.encoders.of(Role.ITEM)}

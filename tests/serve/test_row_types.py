@@ -61,8 +61,8 @@ def test_from_export_to_a_ranking(runs: dict[str, Run], log: EventLog, row_type:
 def test_top_hundred_and_bounds(runs: dict[str, Run], log: EventLog, row_type: str, lost: float) -> None:
     """Every request of the test part: the top 100 of 200 items, and each logit within its stated bound of fp32's.
 
-    Who stands next to the border depends on every last digit of the training, so what is lost is averaged over requests:
-    0.02 to 0.06 with fp16 and 0.5 to 1.0 with u8, over four seeds.
+    Who stands next to the border depends on every last digit of the training, so what is lost is averaged over
+    requests: 0.02 to 0.06 with fp16 and 0.5 to 1.0 with u8, over four seeds.
     """
     ranker = runs["lime-mha"].ranker(log)
     full, narrow = (compute_rows(ranker, log.item_table, name) for name in ("fp32", row_type))

@@ -79,7 +79,7 @@ def _append(
     if as_json:
         emit_json(facts)
         return
-    for note in addition.notes:
+    for note in facts["notes"]:
         progress.say(f"note: {note}")
     _show(facts)
 
@@ -94,13 +94,16 @@ def _facts(dataset: Path, addition: Addition, before: EventLog, after: EventLog,
         "grown_from": before.fingerprint,
         "added": {name: getattr(addition.segment, name) for name in COUNTED},
         "dropped": addition.dropped,
+        "bad_rows": [bad.model_dump(exclude={"file"}) for bad in addition.bad_rows]
+        if dry_run
+        else after.set_aside()[len(before.manifest.bad_rows) :],
         "undescribed": {
             one.what: {"count": len(one.undescribed), "examples": one.examples} for one in addition.newcomers
         },
         "from": moment(addition.first_time),
         "to": moment(addition.last_time),
         "segments": len(after.segments),
-        "notes": addition.notes,
+        "notes": after.with_places(addition.notes),
     }
 
 

@@ -53,6 +53,12 @@ def init(
                 "checks": checks,
                 **{key: value.column.name if value.column else None for key, value in chosen.items()},
                 "time_unit": draft.time_unit.value if draft.time.column else None,
+                "display": draft.display.name if draft.display else None,
+                "bad_rows": draft.bad_rows,
+                "bad_values": [
+                    {"column": odd.column, "rows": odd.count, "first": odd.first, "value": odd.value, "text": odd.text}
+                    for odd in draft.oddities
+                ],
                 "tasks": [label.name for label in draft.labels[:1]],
                 "features": [values for values, decision in written if decision.role is not None],
                 "left_out": {d.facts.name: d.reason for _, d in written if d.role is None},
@@ -60,6 +66,10 @@ def init(
         )
         return
     say(f"wrote {out}: {len([d for d in draft.features if d.role])} features, {checks} guesses to check")
+    for odd in draft.oddities:
+        say(f"CHECK: '{odd.column}' {odd.text}")
+    if draft.bad_rows:
+        say(f"correct such values, or take away the # before on_bad_rows: drop in {out} to leave out their rows")
     for key in draft.todo:
         say(f"TODO: no column was found for '{key}'; fill it in by hand, the file says how")
     say(f"next: read {out} (look for CHECK and TODO), then: limerank prepare table --raw {out} --out datasets/mine")

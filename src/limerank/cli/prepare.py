@@ -60,12 +60,14 @@ def publish(
         progress.say(f"note: {note}")
     log = prepare(raw, out, overwrite=overwrite, progress=progress)
     compared = compare(log) if compare is not None else []
-    notes = [*log.manifest.notes, *(problem for task in count_labels(log) if (problem := task.problem()))]
+    one_class = [problem for task in count_labels(log) if (problem := task.problem())]
+    notes = [*log.with_places(log.manifest.notes), *one_class]
     facts: dict[str, Any] = {
         "dataset": str(out),
         "fingerprint": log.fingerprint,
         **log.manifest.counts,
         "dropped": log.manifest.dropped,
+        "bad_rows": log.set_aside(),
         "notes": [*notes, *compared],
         "seconds": round(time.perf_counter() - started, 2),
     }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from limerank import files
 from limerank.data import segment, states
+from limerank.data.bad_rows import BadRows
 from limerank.data.dictionary import Dictionary
 from limerank.data.eventlog import MANIFEST, EventLog, SegmentFacts
 from limerank.data.full_disk import full_disk_named
@@ -44,6 +45,8 @@ class Addition:
     first_time: int
     last_time: int
     newcomers: tuple[Newcomers, Newcomers]
+    bad_rows: list[BadRows]
+    """What was set aside because it cannot be read."""
     notes: list[str]
 
 
@@ -66,7 +69,7 @@ def add(
     with states.locked(path, dry_run=dry_run):
         log = EventLog.open(path)
         _check(log, raw)
-        writing = _Writing(log, raw, allow_undescribed, progress)
+        writing = _Writing(log, raw, states.next_name(path, "segments"), allow_undescribed, progress)
         return writing.rehearse() if dry_run else writing.commit()
 
 
@@ -83,6 +86,8 @@ class _Writing:
 
     log: EventLog
     raw: RawLog
+    name: str
+    """Of the new segment."""
     allow_undescribed: bool
     progress: Progress
 
@@ -100,10 +105,9 @@ class _Writing:
     def commit(self) -> Addition:
         """Write a segment aside, put it into its place, replace the manifest."""
         path = self.log.path
-        name = states.next_name(path, "segments")
         with full_disk_named(path):
             with (
-                files.staged_directory(path / name, marker="item_ids.arrow") as staging,
+                files.staged_directory(path / self.name, marker="item_ids.arrow") as staging,
                 if_interrupted(f"interrupted; nothing was appended to {path}"),
             ):
                 if len(self.log.segments) < MOST_SEGMENTS:
@@ -112,7 +116,7 @@ class _Writing:
                     longer, addition = self._merge(staging)
                 parts = states.parts_of(longer)
             *others, last = longer.manifest.segments
-            segments = [*others, last.model_copy(update={"name": name})]
+            segments = [*others, last.model_copy(update={"name": self.name})]
             try:
                 states.publish(self.log, longer.manifest.model_copy(update={"segments": segments}), parts)
             finally:
@@ -133,10 +137,12 @@ class _Writing:
         with files.scratch_directory(folder / "scratch") as scratch:
             addition = self._write_segment(folder, scratch)
         now = self.log.manifest
+        notes = [*self.raw.notes, *(bad.text for bad in addition.bad_rows)]
         update = {
             "segments": [*now.segments, addition.segment],
             "last_time": addition.last_time,
-            "notes": [*now.notes, *(note for note in self.raw.notes if note not in now.notes)],
+            "notes": [*now.notes, *(note for note in notes if note not in now.notes)],
+            "bad_rows": [*now.bad_rows, *addition.bad_rows],
             "dropped": {"events": now.dropped["events"] + addition.dropped},
         }
         return EventLog(self.log.path, now.model_copy(update=update), self.log.encoders), addition
@@ -160,6 +166,7 @@ class _Writing:
             segment.encode_events(ordered, intake, log.encoders, bar)
         write_tables(folder, log.encoders, items.of(new_items.ids), users.of(new_users.ids), unknown=False)
         segment.write_requests(ordered, None, None, log.encoders, None)
+        intake.set_aside.write(folder, self.name)
         return Addition(
             segment=SegmentFacts(
                 name=str(folder.absolute()),
@@ -172,6 +179,7 @@ class _Writing:
             first_time=intake.first_time,
             last_time=intake.last_time,
             newcomers=(new_items, new_users),
+            bad_rows=intake.set_aside.written,
             notes=[*raw.notes, *intake.notes(), *notes_on(ordered, log.schema), *notes],
         )
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from limerank.data import columns
 from limerank.data.column_files import save_column
-from limerank.data.columns import ID, Place
+from limerank.data.columns import ID
 from limerank.data.encode import Counted, Encoder, fit_numbers, fit_texts
+from limerank.data.place import Place
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import DISPLAY, UNKNOWN_INDEX, Feature, Kind
 
@@ -48,7 +49,7 @@ class Table:
 
 def read_table(
     table: pl.DataFrame | None,
-    name: str,
+    place: Place,
     id_column: str,
     features: Sequence[Feature],
     from_events: pl.DataFrame | None,
@@ -59,12 +60,11 @@ def read_table(
     rows = pl.DataFrame(schema={ID: pl.String})
     if table is not None:
         if id_column not in table.columns:
-            raise DataError(f"{name}: column '{id_column}' is missing{did_you_mean(id_column, table.columns)}")
-        place = Place(name)
+            raise DataError(f"{place.file}: column '{id_column}' is missing{did_you_mean(id_column, table.columns)}")
         ids = columns.texts(table[id_column], place, identifies=True)
         if ids.n_unique() != len(ids):
             twice = ids.filter(ids.is_duplicated()).sort()[0]
-            raise DataError(f"{name}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
+            raise DataError(f"{place.file}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
         found = [f for f in read if f.source_column in table.columns and f.source_column != id_column]
         rows = pl.DataFrame({ID: ids, **{f.name: columns.clean(f, table[f.source_column], place) for f in found}})
     if from_events is not None:

@@ -96,9 +96,16 @@ class _View:
 def run_checks(log: EventLog) -> list[Check]:
     """All checks, in the order in which to read them."""
     view = _View(log)
-    checks = [*_labels(view), *_selection(view), *_histories(view), *_unseen(view)]
+    checks = [*_bad_rows(view), *_labels(view), *_selection(view), *_histories(view), *_unseen(view)]
     checks += [*_duplicates(view), *_ties(view), *_times(view), *_constants(view), *_lists(view), *_predictors(view)]
     return checks
+
+
+def _bad_rows(view: _View) -> Iterator[Check]:
+    """Rows that were set aside because they cannot be read; a log without any has nothing to say here."""
+    for bad in view.log.manifest.bad_rows:
+        (said,) = view.log.with_places([bad.text])
+        yield Check(Level.WARN, "bad rows", said, {"rows": bad.rows})
 
 
 def _labels(view: _View) -> Iterator[Check]:

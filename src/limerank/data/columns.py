@@ -1,42 +1,25 @@
-"""Raw columns to clean ones: each value is what the schema says it is, or the error names file, column, row and fix."""
+"""Raw columns to clean ones: each value is what the schema says it is, or an error names file, column, line and fix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
-from limerank.errors import DataError
+from limerank.data.place import Place
 from limerank.schema import Feature, Kind, Task, TimeUnit
 
 ID = "<id>"  # the column of external ids in a table; no feature can be called so
 LATEST_TIME = 253_402_300_800_000  # the year 10000, in milliseconds
+EARLIEST_MODERN_TIME = 300_000_000_000  # 1979
+LATEST_MODERN_TIME = 4_200_000_000_000  # 2103
+UNITS_APART = 100  # times of two units differ by a factor of a thousand
+MOST_STRAYS = 0.1
 PER_MILLISECOND = {TimeUnit.MICROSECONDS: 1_000, TimeUnit.NANOSECONDS: 1_000_000}
 TRUTHS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 ISO_SHAPES = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f")
 WRITTEN_AS_FLOAT = r"^-?\d+\.0+$"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a batch of values comes from: a file and the number of its first row (rows count from 1)."""
-
-    file: str
-    first_row: int = 1
-    unit: str = "row"
-
-    def error(self, column: str, problem: str, fix: str) -> DataError:
-        """A problem of a whole column."""
-        return DataError(f"{self.file}: column '{column}' {problem}; {fix}")
-
-    def refuse_where(self, values: pl.Series, wrong: pl.Series, problem: str, fix: str) -> None:
-        """Raise when any entry of `wrong` is true, showing the first such value and its row."""
-        places = wrong.arg_true()
-        if len(places):
-            shown = values[places[0]]
-            first = f"first {'' if shown is None else f'{shown!r} '}at {self.unit} {self.first_row + places[0]:,}"
-            counted = f"in {len(places):,} rows, " if len(places) > 1 else ""
-            raise self.error(values.name, f"{problem} ({counted}{first})", fix)
+SET_UNIT = "set time_unit to s, ms, us, ns or iso"
+NEEDS_TIME = "every event needs its time: correct it, or remove the row"
+NEEDS_LABEL = "every event needs its label: correct it, or remove the row"
 
 
 def texts(values: pl.Series, place: Place, *, identifies: bool = False) -> pl.Series:
@@ -60,23 +43,23 @@ def texts(values: pl.Series, place: Place, *, identifies: bool = False) -> pl.Se
     return text
 
 
-def numbers(values: pl.Series, place: Place) -> pl.Series:
-    """Finite 64-bit floats; empty stays empty."""
+def numbers(values: pl.Series, place: Place, *, needed: str = "") -> pl.Series:
+    """Finite 64-bit floats; empty stays empty. Where it must not be empty, `needed` says what to do instead."""
+    fix = needed or "correct it or leave it empty"
     if values.dtype == pl.String:
         stripped = values.str.strip_chars()
         present = values.is_not_null() & (stripped != "")
         result = stripped.cast(pl.Float64, strict=False)
-        place.refuse_where(values, present & result.is_null(), "is not a number", "correct it or leave it empty")
+        place.refuse_where(values, present & result.is_null(), "is not a number", fix)
     elif values.dtype.is_numeric() or values.dtype == pl.Boolean:
         result = values.cast(pl.Float64)
     elif values.dtype == pl.Null:
         return values.cast(pl.Float64)
     else:
-        raise place.error(
-            values.name, f"holds {values.dtype}, not numbers", "make it a number or declare kind: categorical"
-        )
-    place.refuse_where(values, result.is_nan().fill_null(False), "is NaN", "leave missing values empty")
-    place.refuse_where(values, result.is_infinite().fill_null(False), "is infinite", "correct it or leave it empty")
+        otherwise = "" if needed else " or declare kind: categorical"
+        raise place.error(values.name, f"holds {values.dtype}, not numbers", f"make it a number{otherwise}")
+    place.refuse_where(values, result.is_nan().fill_null(False), "is NaN", needed or "leave missing values empty")
+    place.refuse_where(values, result.is_infinite().fill_null(False), "is infinite", fix)
     return result
 
 
@@ -85,14 +68,15 @@ def labels(values: pl.Series, task: Task, place: Place) -> pl.Series:
     plain = values
     if values.dtype == pl.String:
         lowered = values.str.strip_chars().str.to_lowercase()
-        plain = lowered.replace(list(TRUTHS), list(TRUTHS.values())).alias(values.name)
-    result = numbers(plain, place)
+        truths = lowered.replace_strict(list(TRUTHS), list(TRUTHS.values()), default=None, return_dtype=pl.String)
+        plain = truths.fill_null(values).alias(values.name)
+    result = numbers(plain, place, needed=NEEDS_LABEL)
+    place.refuse_where(values, result.is_null(), "is empty, but is a label", NEEDS_LABEL)
     if task.positive_from is not None:
-        place.refuse_where(values, result.is_null(), "is empty, but is a label", "drop those rows")
         return (result >= task.positive_from).cast(pl.UInt8)
     place.refuse_where(
         values,
-        ~result.is_in([0.0, 1.0]).fill_null(False),
+        ~result.is_in([0.0, 1.0]),
         "is a label but not 0 or 1",
         f"turn it into 0/1, or give task '{task.name}' a positive_from",
     )
@@ -104,7 +88,7 @@ def probabilities(values: pl.Series, place: Place) -> pl.Series:
     fix = "it must hold true probabilities, numbers from 0 to 1"
     if not values.dtype.is_numeric() and values.dtype != pl.String:
         raise place.error(values.name, f"holds {values.dtype}", fix)
-    result = numbers(values, place)
+    result = numbers(values, place, needed=fix)
     place.refuse_where(values, ~result.is_between(0, 1).fill_null(False), "is not a probability", fix)
     return result.cast(pl.Float32)
 
@@ -112,11 +96,37 @@ def probabilities(values: pl.Series, place: Place) -> pl.Series:
 def times(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
     """Epoch milliseconds."""
     result = _milliseconds(values, unit, place)
-    place.refuse_where(values, result.is_null(), "is empty", "every event needs its time; drop or fill those rows")
-    place.refuse_where(values, result < 0, "is negative", f"times count {unit.value} since 1970; see time_unit")
-    too_late = f"is after the year 9999 when read as {unit.value}"
-    place.refuse_where(values, result >= LATEST_TIME, too_late, "set time_unit to s, ms, us, ns or iso")
+    place.refuse_where(values, result.is_null(), "is empty", NEEDS_TIME)
+    below = result < 0
+    place.refuse_where(
+        values, below, "is negative", _fix_time(below, f"times count {unit.value} since 1970; see time_unit")
+    )
+    beyond = result >= LATEST_TIME
+    place.refuse_where(values, beyond, f"is after the year 9999 when read as {unit.value}", _fix_time(beyond, SET_UNIT))
+    _refuse_strays(values, result, place)
     return result
+
+
+def _fix_time(wrong: pl.Series, for_all: str) -> str:
+    """Many wrong times are another unit; a few among good ones are just wrong."""
+    return for_all if float(wrong.mean() or 0) > MOST_STRAYS else NEEDS_TIME  # type: ignore[arg-type]
+
+
+def _refuse_strays(values: pl.Series, times: pl.Series, place: Place) -> None:
+    """Refuse a few times that are far from all others: a 0 for 'unknown', or a number of another unit.
+
+    Many of them are a log of two units; that is for those to say who see the whole log.
+    """
+    bounds = times.min(), times.max()
+    if not isinstance(bounds[0], int) or not isinstance(bounds[1], int):
+        return
+    if bounds[0] * UNITS_APART >= bounds[1] and bounds[1] <= LATEST_MODERN_TIME:
+        return
+    middle = float(times.median() or 0)  # type: ignore[arg-type]
+    if EARLIEST_MODERN_TIME <= middle <= LATEST_MODERN_TIME:
+        strays = (times < middle / UNITS_APART) | (times > LATEST_MODERN_TIME)
+        if strays.sum() <= MOST_STRAYS * len(times):
+            place.refuse_where(values, strays, "is far from the other times", NEEDS_TIME)
 
 
 def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
@@ -125,11 +135,11 @@ def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
     if unit is TimeUnit.ISO:
         return _from_iso(values, place)
     if values.dtype == pl.String:
-        words = values.str.contains(r"^\s*\d{4}-\d\d-\d\d")
+        dates = values.str.contains(r"^\s*\d{4}-\d\d-\d\d").fill_null(False)
         place.refuse_where(
-            values, words.fill_null(False), f"is a date, not {unit.value} since 1970", "set time_unit: iso"
+            values, dates, f"is a date, not {unit.value} since 1970", _fix_time(dates, "set time_unit: iso")
         )
-    number = numbers(values, place)
+    number = numbers(values, place, needed=NEEDS_TIME)
     if values.dtype.is_integer():
         exact = values.cast(pl.Int64, strict=False)
     elif values.dtype == pl.String:
@@ -137,7 +147,7 @@ def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
     else:
         exact = number.cast(pl.Int64, strict=False)
     outside = number.is_not_null() & (number.abs() >= 2.0**63)
-    place.refuse_where(values, outside, "does not fit 64 bits", "set time_unit to s, ms, us, ns or iso")
+    place.refuse_where(values, outside, "does not fit 64 bits", _fix_time(outside, SET_UNIT))
     if unit is TimeUnit.SECONDS:
         in_range = number.clip(-1, LATEST_TIME / 1000 + 1)
         fraction = (in_range - in_range.floor()) * 1000
@@ -146,21 +156,29 @@ def _milliseconds(values: pl.Series, unit: TimeUnit, place: Place) -> pl.Series:
     return whole // PER_MILLISECOND[unit] if unit in PER_MILLISECOND else whole
 
 
-def _from_iso(values: pl.Series, place: Place) -> pl.Series:
-    if values.dtype != pl.String:
-        raise place.error(
-            values.name, f"holds {values.dtype}, but time_unit is iso", "set time_unit to s, ms, us or ns"
-        )
-    text = values.str.strip_chars()
-    read = pl.Series(values.name, [None] * len(values), dtype=pl.Datetime("ms", "UTC"))
+def read_iso(text: pl.Series) -> pl.Series:
+    """Times written as ISO 8601 says, in UTC unless they say otherwise; anything else becomes null."""
+    read = pl.Series(text.name, [None] * len(text), dtype=pl.Datetime("ms", "UTC"))
     for shape in ISO_SHAPES:
         read = read.fill_null(
             text.str.to_datetime(shape, time_unit="ms", strict=False).dt.replace_time_zone("UTC")
             if "z" not in shape
             else text.str.to_datetime(shape, time_unit="ms", time_zone="UTC", strict=False)
         )
-    wrong = values.is_not_null() & read.is_null()
-    place.refuse_where(values, wrong, "is not an ISO 8601 time", "write 2026-01-31T12:00:00Z, or set time_unit")
+    return read
+
+
+def _from_iso(values: pl.Series, place: Place) -> pl.Series:
+    if values.dtype != pl.String:
+        raise place.error(
+            values.name, f"holds {values.dtype}, but time_unit is iso", "set time_unit to s, ms, us or ns"
+        )
+    text = values.str.strip_chars()
+    read = read_iso(text)
+    wrong = values.is_not_null() & read.is_null() & (text != "")
+    place.refuse_where(
+        values, wrong, "is not an ISO 8601 time", _fix_time(wrong, "write 2026-01-31T12:00:00Z, or set time_unit")
+    )
     return read.dt.timestamp("ms")
 
 

@@ -9,11 +9,13 @@ segments/N/             events that were added together; the first by `prepare`,
   items/, users/        encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
   events/               item, time, event.NAME, context.NAME, label.TASK, truth.TASK
   requests/             user, start (R + 1), history_end; and user_offsets
+  bad_rows.N.csv        rows that cannot be read, where the description says on_bad_rows: drop
   histories/, history_items/   only where histories were ready-made: item, event.NAME; and what their items are
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from pydantic import BaseModel, ConfigDict
 from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import validate
+from limerank.data.bad_rows import PATTERN, BadRows
 from limerank.data.column_files import map_column
 from limerank.data.encode import Encoders
 from limerank.data.splits import Part
@@ -66,6 +69,8 @@ class Manifest(BaseModel):
     dropped: dict[str, int]
     notes: list[str]
     """What a person should know of how the log was read."""
+    bad_rows: list[BadRows] = []
+    """What was set aside because it cannot be read; not among `dropped`."""
     first_time: int | None
     last_time: int | None
     segments: list[SegmentFacts]
@@ -146,6 +151,19 @@ class EventLog:
     def segments(self) -> list[Path]:
         """The folders of the segments."""
         return [self.path / one.name for one in self.manifest.segments]
+
+    def path_of(self, bad: BadRows) -> Path:
+        """The file with rows that were set aside; a merge may have moved it."""
+        return next(path for segment in self.segments if (path := segment / bad.file).is_file())
+
+    def set_aside(self) -> list[dict[str, Any]]:
+        """What was set aside because it cannot be read, for machines."""
+        return [bad.model_dump() | {"file": str(self.path_of(bad))} for bad in self.manifest.bad_rows]
+
+    def with_places(self, notes: Iterable[str]) -> list[str]:
+        """Notes as they are, but those on rows that were set aside say where these are now."""
+        said = {bad.text: f"{bad.text}; they are in {self.path_of(bad)}" for bad in self.manifest.bad_rows}
+        return [said.get(note, note) for note in notes]
 
     def column(self, name: str) -> Any:
         """A column by its path without the ending, for example `events/time`; mapped, not read.
@@ -259,9 +277,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def fingerprint_of(manifest: Manifest, records: list[files.FileRecord]) -> str:
-    """A hash over the meaning of a dataset and the content of its files."""
+    """A hash over the meaning of a dataset and the content of its files; rows that were set aside are no part of it."""
     schema = manifest.dataset_schema.model_dump_json()
-    return files.digest_of(schema, *(f"{record.path} {record.sha256}" for record in records))
+    counted = [record for record in records if not Path(record.path).match(PATTERN)]
+    return files.digest_of(schema, *(f"{record.path} {record.sha256}" for record in counted))
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:

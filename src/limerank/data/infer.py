@@ -11,23 +11,30 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from limerank.data.columns import Place, times
+from limerank.data.columns import times
 from limerank.data.infer_columns import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.infer_display import find_display
+from limerank.data.infer_draft import Chosen, Draft
 from limerank.data.infer_entities import Entities
+from limerank.data.infer_odd import facts_of_table_column, odd_rows
+from limerank.data.infer_refused import refused_times, with_oddities
 from limerank.data.infer_roles import (
     Decision,
-    Label,
+    agreements,
     find_labels,
     id_candidates,
     is_time,
     role_in_events,
+    surely_described,
     time_candidates,
     useless,
     with_kind,
 )
-from limerank.data.infer_sample import open_tables, places_of, sample_of
+from limerank.data.infer_sample import Sample, open_tables, places_of, sample_of
 from limerank.data.infer_words import ITEM_NOUNS, REQUEST_WORDS, USER_NOUNS
+from limerank.data.place import Place
 from limerank.data.sources.table_files import Dialect, load
+from limerank.data.sources.table_rows import row_names
 from limerank.errors import DataError
 from limerank.schema import Kind, Role, TimeUnit
 
@@ -37,56 +44,44 @@ MANY_NEW_USERS = 0.5
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The column chosen for a key of the description, if one was found, and what to say about it."""
+class _Given:
+    """What there is to look at."""
 
-    column: ColumnFacts | None = None
-    comment: str = ""
-    check: str = ""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """All that was decided about a log."""
-
-    tables: dict[str, str]
-    """The path of each table, as it was given."""
+    paths: dict[str, str]
     dialect: Dialect
-    sample: str
-    """What was looked at."""
-    whole: bool
-    """Whether that was every row."""
-    user: Chosen
-    item: Chosen
-    time: Chosen
-    time_unit: TimeUnit
-    request: Chosen
-    features: tuple[Decision, ...]
-    labels: tuple[Label, ...]
-    split_per_user: str
-    """Why to split per user rather than by time; empty when by time is fine."""
-    unfit: dict[str, str]
-    """Tables that do not fit the log, and why."""
-
-    @property
-    def todo(self) -> tuple[str, ...]:
-        """The keys a person has to fill in before the log can be prepared."""
-        found = {"user_id": self.user.column, "item_id": self.item.column, "time": self.time.column}
-        missing = [key for key, column in found.items() if column is None]
-        return (*missing, *([] if self.labels else ["tasks"]))
+    sample: Sample
+    tables: dict[str, tuple[ColumnFacts, ...]]
 
 
 def infer(log: str, items: str | None = None, users: str | None = None) -> Draft:
     """Look at a log (file, folder or pattern) and the tables beside it."""
     paths = places_of(log, items, users)
     files, dialect = open_tables(paths)
-    sample, looked_at, whole = sample_of(files["events"])
-    tables = {name: load(its_files) for name, its_files in files.items() if name != "events"}
-    null_words = tuple(sorted({word for frame in (sample, *tables.values()) for word in null_words_of(frame)}))
-    columns = [facts_of(column, null_words) for column in sample.iter_columns()]
+    sample = sample_of(files["events"])
+    frames = {name: load(its_files) for name, its_files in files.items() if name != "events"}
+    null_words = tuple(sorted({word for frame in (sample.rows, *frames.values()) for word in null_words_of(frame)}))
+    tables = {
+        name: tuple(facts_of_table_column(c, null_words, row_names(files[name])) for c in frame.iter_columns())
+        for name, frame in frames.items()
+    }
+    given = _Given(paths, Dialect(dialect.separator, dialect.quote, null_words), sample, tables)
+
+    rows = sample.rows.filter(~odd_rows(sample.rows, null_words))
+    draft = _draft(given, rows)
+    timeless = refused_times(draft, rows)
+    if timeless is not None:
+        draft = _draft(given, rows.filter(~timeless))
+    described = {column for frame in frames.values() for column in frame.columns}
+    return with_oddities(draft, sample, described)
+
+
+def _draft(given: _Given, rows: pl.DataFrame) -> Draft:
+    """Decide everything from the rows of the sample that can be read."""
+    null_words = given.dialect.null_values
+    columns = [facts_of(column, null_words) for column in rows.iter_columns()]
     nameless = [facts for facts in columns if not facts.name]
     columns = [facts for facts in columns if facts.name]
-    beside = {name: [facts_of(c, null_words) for c in table.iter_columns()] for name, table in tables.items()}
+    beside = {name: list(table) for name, table in given.tables.items()}
 
     user = _choose_id(columns, USER_NOUNS, beside.get("users"))
     item = _choose_id([c for c in columns if c is not user.column], ITEM_NOUNS, beside.get("items"))
@@ -101,26 +96,30 @@ def infer(log: str, items: str | None = None, users: str | None = None) -> Draft
         rest = [facts for facts in rest if facts is not request.column]
         entities = entities.with_request(request.column.values)
     labels = find_labels(rest, entities)
+    label_names = {label.facts.name for label in labels}
+    display = find_display(beside.get("items"), [c for c in rest if c.name not in label_names], entities)
     features = [
         *_the_id_itself(item.column, beside.get("items")),
         *_beside(beside.get("items"), item.column, Role.ITEM),
-        *_in_events([*rest, *nameless], entities, {label.facts.name for label in labels}, beside),
+        *_in_events([*rest, *nameless], entities, label_names, beside),
         *_beside(beside.get("users"), user.column, Role.USER),
     ]
+    shown = "what people call an item, so it is the display"
     return Draft(
-        tables={name: path for name, path in paths.items() if name not in unfit},
-        dialect=Dialect(dialect.separator, dialect.quote, null_words),
-        sample=looked_at,
-        whole=whole,
+        tables={name: path for name, path in given.paths.items() if name not in unfit},
+        dialect=given.dialect,
+        sample=given.sample.said,
+        whole=given.sample.whole,
         user=user,
         item=item,
         time=time,
         time_unit=unit,
         request=request,
-        features=tuple(features),
+        features=tuple(d.left_out(shown) if d.facts is display else d for d in features),
         labels=tuple(labels),
         split_per_user=_why_per_user(entities),
         unfit=unfit,
+        display=display,
     )
 
 
@@ -171,10 +170,7 @@ def _choose_time(columns: Sequence[ColumnFacts]) -> tuple[Chosen, TimeUnit, pl.S
         return Chosen(facts, facts.summary(), f"prepare will not read it: {refused}"), unit, None
     first, last = (datetime.fromtimestamp(int(t) / 1000, UTC) for t in (moments.min(), moments.max()))  # type: ignore[arg-type]
     comment = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}, e.g. {', '.join(facts.examples)}"
-    if facts.nulls:
-        check = check or f"empty in {facts.nulls:,} rows, which prepare refuses"
-        return Chosen(facts, comment, check), unit, None
-    return Chosen(facts, comment, check), unit, moments
+    return Chosen(facts, comment, check), unit, None if facts.nulls else moments
 
 
 def _choose_request(columns: Sequence[ColumnFacts], entities: Entities) -> Chosen:
@@ -224,11 +220,14 @@ def _in_events(
     elsewhere = {facts.name: name for name, table in beside.items() for facts in table}
     for facts in columns:
         if facts.name in elsewhere and facts.name not in label_names:
-            decisions.append(Decision(facts, f"taken from the {elsewhere[facts.name]} table instead"))
+            role = Role.ITEM if elsewhere[facts.name] == "items" else Role.USER
+            taken = f"taken from the {elsewhere[facts.name]} table instead"
+            decisions.append(Decision(facts, taken, likely=role))
             continue
         why_not = useless(facts, entities.time)
         if why_not:
-            decisions.append(Decision(facts, why_not))
+            likely = surely_described(agreements(facts, entities)) or Role.EVENT
+            decisions.append(Decision(facts, why_not, likely=likely))
             continue
         decision = role_in_events(facts, entities, is_label=facts.name in label_names)
         decisions.append(with_kind(decision, entities.count(decision.role)))

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from limerank.data.columns import Place, times
+from limerank.data.columns import times
+from limerank.data.place import Place
 from limerank.errors import DataError
 from limerank.schema import TimeUnit
 
@@ -17,6 +18,8 @@ NULL_WORDS = ("NA", "N/A", "NULL", "null", "None", "nan", "NaN", "\\N")
 LIST_SEPARATORS = ("|", ";", ",", " ", "^")
 EXAMPLES = 3
 EXAMPLE_LENGTH = 24
+FEW = 0.01  # of the values of a column: as many may be unlike the others without changing what it is
+LEAST_VALUES = 20
 EPOCH_SECONDS = (3.0e8, 4.2e9)  # 1979 to 2103; in ms, us and ns a thousand, million and billion times that
 
 
@@ -53,11 +56,18 @@ class ColumnFacts:
     """Whole numbers written as 1.0, as programs do that know no missing integer."""
     low: float | None = None
     high: float | None = None
+    except_for: str = ""
+    """Where the first of few values is that are not so, when they were left out."""
 
     def summary(self) -> str:
         """Counts and examples, for a comment."""
         missing = f"; empty in {self.nulls / max(self.rows, 1):.1%} of rows" if self.nulls else ""
         return f"{self.distinct:,} distinct, e.g. {', '.join(self.examples)}{missing}"
+
+
+def few(count: int, of: int) -> bool:
+    """Whether some, but nearly none of the values of a column are meant."""
+    return of >= LEAST_VALUES and 0 < count <= max(1, FEW * of)
 
 
 def words_of(name: str) -> list[str]:
@@ -71,20 +81,26 @@ def null_words_of(sample: pl.DataFrame) -> tuple[str, ...]:
     found: set[str] = set()
     for column in sample.iter_columns():
         if column.dtype == pl.String:
-            distinct = column.drop_nulls().unique()
-            words = set(distinct.filter(distinct.is_in(NULL_WORDS)).to_list())
-            rest = distinct.filter(~distinct.is_in(NULL_WORDS))
-            if words and len(rest) and rest.cast(pl.Float64, strict=False).null_count() == 0:
+            present = column.drop_nulls()
+            words = set(present.filter(present.is_in(NULL_WORDS)).unique().to_list())
+            rest = present.filter(~present.is_in(NULL_WORDS))
+            others = rest.cast(pl.Float64, strict=False).null_count() if words else 0
+            if words and len(rest) and (not others or few(others, len(rest))):
                 found |= words
     return tuple(sorted(found))
 
 
+def without_words(column: pl.Series, null_words: tuple[str, ...]) -> pl.Series:
+    """The column with nothing in place of blanks and of words for 'missing'."""
+    if column.dtype != pl.String:
+        return column
+    empty = column.str.strip_chars().is_in(["", *null_words])
+    return pl.select(pl.when(~empty).then(column).alias(column.name)).to_series()
+
+
 def facts_of(column: pl.Series, null_words: tuple[str, ...] = ()) -> ColumnFacts:
     """Look at one column."""
-    cleaned = column
-    if column.dtype == pl.String:
-        empty = column.str.strip_chars().is_in(["", *null_words])
-        cleaned = pl.select(pl.when(~empty).then(column).alias(column.name)).to_series()
+    cleaned = without_words(column, null_words)
     present = cleaned.drop_nulls()
     distinct = int(present.hash().n_unique()) if present.dtype.is_nested() else int(present.n_unique())
     shown = dict.fromkeys(_example(value) for value in present.head(1000).to_list())
@@ -102,14 +118,17 @@ def facts_of(column: pl.Series, null_words: tuple[str, ...] = ()) -> ColumnFacts
     )
 
 
-def epoch_unit(facts: ColumnFacts) -> TimeUnit | None:
-    """What the numbers would count if they were times, from their size."""
-    if facts.looks not in (Looks.INTEGER, Looks.NUMBER) or facts.low is None or facts.high is None:
+def epoch_unit(facts: ColumnFacts, *, nearly: bool = False) -> TimeUnit | None:
+    """What the numbers would count if they were times, from their size; with `nearly`, a few may be anything."""
+    if facts.looks not in (Looks.INTEGER, Looks.NUMBER):
         return None
+    numbers = facts.values.drop_nulls().cast(pl.Float64)
+    numbers = numbers.filter(numbers.is_finite())
     units = (TimeUnit.SECONDS, TimeUnit.MILLISECONDS, TimeUnit.MICROSECONDS, TimeUnit.NANOSECONDS)
     for power, unit in enumerate(units):
         low, high = (bound * 1000.0**power for bound in EPOCH_SECONDS)
-        if low <= facts.low and facts.high <= high:
+        outside = int((~numbers.is_between(low, high)).sum())
+        if outside == 0 or (nearly and few(outside, len(numbers))):
             return unit
     return None
 

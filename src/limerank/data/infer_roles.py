@@ -45,10 +45,12 @@ class Decision:
     kind: Kind = Kind.CATEGORICAL
     options: dict[str, Any] = field(default_factory=dict)
     check: str = ""
+    likely: Role = Role.EVENT
+    """The role to suggest for a column that is left out; of the doubtful ones the one that cannot leak."""
 
     def left_out(self, reason: str) -> Decision:
         """The same column, not used."""
-        return Decision(self.facts, reason)
+        return Decision(self.facts, reason, likely=self.role or self.likely)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def time_candidates(columns: Sequence[ColumnFacts]) -> list[tuple[ColumnFacts, T
         words = set(words_of(facts.name))
         exact = "".join(words_of(facts.name)) in TIME_NAMES
         named = exact or bool(words & TIME_WORDS)
-        unit = epoch_unit(facts)
+        unit = epoch_unit(facts, nearly=named)
         if facts.looks is Looks.MOMENT:
             stored_as_text = facts.stored == pl.String
             found.append((4 + named + exact, facts, TimeUnit.ISO if stored_as_text else TimeUnit.MILLISECONDS, ""))
@@ -123,17 +125,16 @@ def find_labels(columns: Sequence[ColumnFacts], entities: Entities) -> list[Labe
         words = set(words_of(facts.name))
         rank = next((n for n, known in enumerate(LABEL_ORDER) if words & set(known)), len(LABEL_ORDER))
         named = rank < len(LABEL_ORDER) or bool(words & OUTCOME_WORDS)
-        empty = f"empty in {facts.nulls:,} rows, which prepare refuses" if facts.nulls else ""
         numbers = facts.values.cast(pl.Float64, strict=False) if facts.looks in (Looks.FLAG, Looks.INTEGER) else None
         if facts.looks is Looks.FLAG and facts.distinct == 2 and numbers is not None:
             if not named and _describes_something(facts, entities):
                 continue
             is_named = named or words & {"is", "has"}
-            check = empty or ("" if is_named else "0/1, but the name does not say what it means")
+            check = "" if is_named else "0/1, but the name does not say what it means"
             found.append(Label(facts, None, float(numbers.mean() or 0), rank + (0 if is_named else 1), check))  # type: ignore[arg-type]
-        elif _is_rating(facts, words):
+        elif is_rating(facts, words):
             threshold, rate = _threshold(facts)
-            check = empty or "from which value on is it a success?"
+            check = "from which value on is it a success?"
             found.append(Label(facts, threshold, rate, len(LABEL_ORDER) + 2, check))
     return sorted(found, key=lambda label: label.order)
 
@@ -146,15 +147,23 @@ def _describes_something(facts: ColumnFacts, entities: Entities) -> bool:
     return entities.request is not None and (agreement(entities.request, facts.values) or 0) >= SAME
 
 
+def agreements(facts: ColumnFacts, entities: Entities) -> dict[Role, float | None]:
+    """How much of the same a column is in all rows of an item and of a user."""
+    keys = ((Role.ITEM, entities.item), (Role.USER, entities.user))
+    return {role: agreement(key, facts.values) if key is not None else None for role, key in keys}
+
+
+def surely_described(agree: dict[Role, float | None]) -> Role | None:
+    """Whether a column describes the item or the user, if that is certain."""
+    return next((role for role, value in agree.items() if value is not None and value >= SAME), None)
+
+
 def role_in_events(facts: ColumnFacts, entities: Entities, *, is_label: bool) -> Decision:
     """What a column of the events describes."""
     if is_label:
         return Decision(facts, "a label, so visible in the history only", Role.EVENT)
-    agree = {
-        role: agreement(key, facts.values) if key is not None else None
-        for role, key in ((Role.ITEM, entities.item), (Role.USER, entities.user))
-    }
-    sure = next((role for role, value in agree.items() if value is not None and value >= SAME), None)
+    agree = agreements(facts, entities)
+    sure = surely_described(agree)
     if is_outcome(facts):
         if sure is None:
             return Decision(facts, "known only afterwards, so visible in the history only", Role.EVENT)
@@ -184,7 +193,8 @@ def role_in_events(facts: ColumnFacts, entities: Entities, *, is_label: bool) ->
     return Decision(facts, "", Role.EVENT, check=check)
 
 
-def _is_rating(facts: ColumnFacts, words: set[str]) -> bool:
+def is_rating(facts: ColumnFacts, words: set[str]) -> bool:
+    """Whether a column is a grade that people gave, by its name and its few values."""
     if facts.looks not in (Looks.INTEGER, Looks.NUMBER) or facts.low is None or facts.high is None:
         return False
     values = facts.values.drop_nulls().cast(pl.Float64)
@@ -211,7 +221,9 @@ def is_outcome(facts: ColumnFacts) -> bool:
 
 def is_time(facts: ColumnFacts) -> bool:
     """Whether a column is a time by its type, or by its name and the size of its numbers."""
-    return facts.looks is Looks.MOMENT or bool(epoch_unit(facts) and set(words_of(facts.name)) & TIME_WORDS)
+    return facts.looks is Looks.MOMENT or bool(
+        set(words_of(facts.name)) & TIME_WORDS and epoch_unit(facts, nearly=True)
+    )
 
 
 def useless(facts: ColumnFacts, time: pl.Series | None) -> str:
@@ -277,4 +289,6 @@ def with_kind(decision: Decision, entities: int) -> Decision:
             check = check or f"hardly any two {role.value}s share a value; is there something to learn from it?"
         elif facts.looks is Looks.INTEGER and facts.distinct > 100 and not words & {"id", "code", "zip"}:
             check = check or "whole numbers taken as names; if their size means something, use kind: continuous"
+    if kind is Kind.CONTINUOUS and facts.except_for:
+        check = f"looks like numbers, except {facts.except_for}, which prepare refuses: correct it, or leave it empty"
     return Decision(facts, decision.reason, role, kind, options, check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +17,7 @@ from limerank.data.sources.table_files import (
     open_file,
     open_files,
 )
+from limerank.data.sources.table_rows import whole_rows
 from limerank.errors import DataError
 
 SAMPLE_ROWS = 100_000
@@ -73,19 +75,41 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def sample_of(files: Sequence[TableFile]) -> tuple[pl.DataFrame, str, bool]:
-    """The first rows of some files, evenly chosen, a text that says so, and whether these are all rows."""
+@dataclass(frozen=True)
+class Sample:
+    """The rows that are looked at, and where they stand."""
+
+    rows: pl.DataFrame
+    said: str
+    """Which they are."""
+    whole: bool
+    """Whether they are all."""
+    parts: tuple[tuple[TableFile, int], ...]
+    """The files they come from, and how many of the first rows of each."""
+
+    def name_of(self, row: int) -> str:
+        """What people call a row, counted from 0: `line 522`, with its file if there are several."""
+        for file, rows in self.parts:
+            if row < rows:
+                named = whole_rows(file, file.columns).name_of(row + 1)
+                return f"{file.path} {named}" if len(self.parts) > 1 else named
+            row -= rows
+        raise IndexError(row)
+
+
+def sample_of(files: Sequence[TableFile]) -> Sample:
+    """The first rows of some files, evenly chosen."""
     count = min(len(files), SAMPLE_FILES)
     chosen = [files[number * len(files) // count] for number in range(count)]
     most = SAMPLE_ROWS // count
     frames = [file.head(most + 1) for file in chosen]
     whole = count == len(files) and all(frame.height <= most for frame in frames)
+    frames = [frame.head(most) for frame in frames]
     try:
-        sample = pl.concat([frame.head(most) for frame in frames], how="diagonal_relaxed")
+        rows = pl.concat(frames, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as broken:
         names = described([file.path for file in chosen])
         raise DataError(f"{names}: the files do not fit together ({str(broken).splitlines()[0]})") from None
-    if whole:
-        return sample, f"all {sample.height:,} rows", True
     of_files = f"of each of {count} files" if count > 1 else "of the log"
-    return sample, f"the first {sample.height // count:,} rows {of_files}", False
+    said = f"all {rows.height:,} rows" if whole else f"the first {rows.height // count:,} rows {of_files}"
+    return Sample(rows, said, whole, tuple(zip(chosen, (frame.height for frame in frames), strict=True)))

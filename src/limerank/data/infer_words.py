@@ -33,6 +33,7 @@ LABEL_ORDER = (
     _words("like liked"),
     _words("play played view viewed watch watched"),
 )
+DISPLAY_ORDER = (_words("headline title"), _words("name"), _words("caption subject"))
 MODEL_WORDS = _words("ctr cvr logit pctr pcvr predicted prediction prob probability propensity")
 AMOUNT_WORDS = _words(
     "age amount cnt cost count counts days distance duration fraction height len length lifetime millis minutes ms num "

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from limerank.data.infer import Chosen, Draft
+from limerank.data.infer_draft import Chosen, Draft
 from limerank.data.infer_roles import Decision, Label, safe_name
-from limerank.schema import Kind, Role, TimeUnit
+from limerank.schema import Kind, TimeUnit
 
 COMMENT_COLUMN = 56
 
@@ -102,6 +102,13 @@ def _keys(draft: Draft) -> list[str]:
         lines.append(_key("request_id", draft.request))
     else:
         lines.append("# request_id: none found, so rows with the same user and the same time are one request")
+    if draft.display is not None:
+        shown = f"what people call an item: shown beside ids, never a feature; {draft.display.summary()}"
+        lines.append(_with(f"display: {_scalar(draft.display.name)}", shown))
+    if draft.bad_rows:
+        found = f"found {draft.bad_rows:,} in {draft.sample}"
+        remedy = f"CHECK: take away the first # to leave out rows that cannot be read and set them aside; {found}"
+        lines.append(_with("# on_bad_rows: drop", remedy))
     return lines
 
 
@@ -124,7 +131,7 @@ def _features(draft: Draft) -> list[str]:
         if decision.role is None:
             shown = f" ({decision.facts.summary()})" if decision.facts.examples else ""
             as_seen = "" if draft.whole else ", as far as the sample goes"
-            likely = {"name": values.pop("name"), "role": Role.EVENT.value, **values}  # the role that cannot leak
+            likely = {"name": values.pop("name"), "role": decision.likely.value, **values}
             lines.append(_with(f"  # - {_flow(likely)}", f"left out{as_seen}: {decision.reason}{shown}"))
     return lines
 

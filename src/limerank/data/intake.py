@@ -6,7 +6,7 @@ Memory holds one batch, the distinct ids and the distinct categories; never the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from limerank.data import columns
-from limerank.data.columns import ID, Place
+from limerank.data.bad_rows import MOST_BAD_SHARE, SetAside
+from limerank.data.columns import EARLIEST_MODERN_TIME, ID, UNITS_APART
 from limerank.data.dictionary import Codes, Dictionary
 from limerank.data.encode import hash_texts
+from limerank.data.place import BadValuesError, Place
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.ready_histories import HistoryIntake
 from limerank.data.splits import NO_PART, Part
@@ -28,8 +30,8 @@ from limerank.schema import DISPLAY, Feature, Kind, Role, Schema, TimeUnit
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
 CODE, WHEN = "<code>", "<when>"  # no feature can be called so
+DESCRIBING = (f"{Role.ITEM.value}.", f"{Role.USER.value}.")  # columns that describe items and users, not events
 SECONDS_SINCE_1970 = (631_152_000, 4_102_444_800)  # 1990 to 2100
-EARLIEST_MODERN_TIME = 300_000_000_000  # 1979: later times beside ones a hundred times smaller are another unit
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ class FeatureColumn:
     @property
     def name(self) -> str:
         """Its name in the runs and, below `events/`, in the store."""
-        return f"{self.feature.role.value}.{self.feature.name}"
+        return _run_name(self.feature)
+
+
+def _run_name(feature: Feature) -> str:
+    return f"{feature.role.value}.{feature.name}"
 
 
 def feature_columns(schema: Schema) -> list[FeatureColumn]:
@@ -69,6 +75,7 @@ class Intake:
         self.user_values = _FirstSeen(raw, Role.USER, partial)
         self.first_time, self.last_time = 2**63 - 1, -1
         self.histories = HistoryIntake(raw, folder, self.items) if raw.schema.histories else None
+        self.set_aside = SetAside(raw.events, raw.schema)
 
     def read(self, bar: Bar) -> None:
         """Read all events."""
@@ -81,54 +88,88 @@ class Intake:
     def _read(self, bar: Bar) -> None:
         for file in self.raw.events:
             self._check_columns(file)
-        for file in self.raw.events:
+        for number, file in enumerate(self.raw.events):
             first_row = 1
             for batch in file.batches():
                 if batch.height:
-                    self._take(batch, Place(file.name, first_row))
+                    self._take(batch, number, first_row)
                     first_row += batch.height
                     bar.advance(batch.height)
         if not self.rows:
             names = ", ".join(file.name for file in self.raw.events) or "the log"
             raise DataError(f"{names}: has no rows; a log needs at least one event")
+        self.set_aside.refuse_many(self.rows + self.set_aside.rows)
         self._check_one_unit()
         if self.histories is not None:
             self.histories.finish()
 
-    def _take(self, batch: pl.DataFrame, place: Place) -> None:
+    def _take(self, batch: pl.DataFrame, file: int, first_row: int) -> None:
+        place = Place(self.raw.events[file].name, first_row)
+        if self.schema.on_bad_rows == "refuse":
+            place = replace(place, called=self.raw.events[file].whole.name_of)
+        clean = None
+        while clean is None and batch.height:
+            try:
+                clean = self._clean(batch, place)
+            except BadValuesError as bad:
+                if self.schema.on_bad_rows == "refuse":
+                    raise DataError(f"{bad}{self._alternative(bad)}") from None
+                self.set_aside.add(file, bad, place)
+                batch, place = batch.filter(~bad.wrong), place.without(bad.wrong)
+        if clean is not None:
+            self._store(batch, clean, place)
+        elif not self.rows:  # nothing but bad rows so far, so there is no need to read on
+            self.set_aside.refuse_many(self.set_aside.rows)
+
+    def _alternative(self, bad: BadValuesError) -> str:
+        """What else can be done about a few bad rows by those who wrote the description."""
+        if self.raw.origin.get("source") != "table" or float(bad.wrong.mean() or 0) > MOST_BAD_SHARE:  # type: ignore[arg-type]
+            return ""
+        return f", or {'prepare the dataset again with' if self.partial else 'set'} on_bad_rows: drop"
+
+    def _clean(self, batch: pl.DataFrame, place: Place) -> dict[str, pl.Series]:
+        """All values of a batch, checked; nothing is remembered yet, so it may be done again."""
         schema = self.schema
-        user = self.users.codes(columns.texts(batch[schema.user_id], place, identifies=True))
-        item = self.items.codes(columns.texts(batch[schema.item_id], place, identifies=True))
+        clean = {
+            USER: columns.texts(batch[schema.user_id], place, identifies=True),
+            ITEM: columns.texts(batch[schema.item_id], place, identifies=True),
+        }
+        if schema.time is not None:
+            clean[TIME] = columns.times(batch[schema.time], schema.time_unit, place)
+        if schema.request_id is not None:
+            clean[REQUEST] = columns.texts(batch[schema.request_id], place)
+        if isinstance(schema.split, ByColumn):
+            clean[SPLIT] = part_codes(columns.texts(batch[schema.split.column], place), schema.split)
+        for task in schema.tasks:
+            clean[f"label.{task.name}"] = columns.labels(batch[task.source_column], task, place)
+            if task.true_probability:
+                clean[f"truth.{task.name}"] = columns.probabilities(batch[task.true_probability], place)
+        features = [*(c.feature for c in self.columns), *self.item_values.features, *self.user_values.features]
+        for feature in features:
+            clean[_run_name(feature)] = columns.clean(feature, batch[feature.source_column], place)
+        return clean if self.histories is None else clean | self.histories.lengths_in(batch, place)
+
+    def _store(self, batch: pl.DataFrame, clean: dict[str, pl.Series], place: Place) -> None:
+        user, item = self.users.codes(clean[USER]), self.items.codes(clean[ITEM])
+        time = clean.get(TIME)
         self.user_events.add(user)
         self.item_events.add(item)
-        run = {USER: pl.Series(user), ITEM: pl.Series(item)}
-        time = None
-        if schema.time is not None:
-            time = columns.times(batch[schema.time], schema.time_unit, place)
+        if time is not None:
             self.first_time = min(self.first_time, int(time.min()))  # type: ignore[arg-type]
             self.last_time = max(self.last_time, int(time.max()))  # type: ignore[arg-type]
-            run[TIME] = time
-        if schema.request_id is not None:
-            run[REQUEST] = columns.texts(batch[schema.request_id], place)
-        if isinstance(schema.split, ByColumn):
-            run[SPLIT] = part_codes(columns.texts(batch[schema.split.column], place), schema.split)
-        for task in schema.tasks:
-            run[f"label.{task.name}"] = columns.labels(batch[task.source_column], task, place)
-            if task.true_probability:
-                run[f"truth.{task.name}"] = columns.probabilities(batch[task.true_probability], place)
-        for column in self.columns:
-            run[column.name] = self._feature(column, batch, place)
+        self.item_values.take(clean, item, time)
+        self.user_values.take(clean, user, time)
+        run = {name: values for name, values in clean.items() if not name.startswith(DESCRIBING)}
+        run |= {USER: pl.Series(user), ITEM: pl.Series(item)}
+        run |= {column.name: self._feature(column, clean[column.name]) for column in self.columns}
         if self.histories is not None:
             run |= self.histories.take(batch, place)
-        self.item_values.take(batch, item, time, place)
-        self.user_values.take(batch, user, time, place)
         path = self.folder / f"run-{len(self.runs):06}.arrow"
         pl.DataFrame(run).write_ipc(path, compression="uncompressed")
         self.runs.append(path)
         self.rows += batch.height
 
-    def _feature(self, column: FeatureColumn, batch: pl.DataFrame, place: Place) -> pl.Series:
-        values = columns.clean(column.feature, batch[column.feature.source_column], place)
+    def _feature(self, column: FeatureColumn, values: pl.Series) -> pl.Series:
         if column.feature.kind is Kind.CATEGORICAL:
             return pl.Series(self.dictionaries[column.name].codes(values))
         if column.feature.kind is Kind.HASHED:
@@ -158,7 +199,8 @@ class Intake:
 
     def notes(self) -> list[str]:
         """What a person should know of how the events were read."""
-        return [*self.item_values.notes("item"), *self.user_values.notes("user")]
+        set_aside = [bad.text for bad in self.set_aside.written]
+        return [*self.item_values.notes("item"), *self.user_values.notes("user"), *set_aside]
 
     def _may_be_seconds(self) -> bool:
         """Whether nobody said which unit it is, and every time would be a sensible number of seconds."""
@@ -174,7 +216,7 @@ class Intake:
                 f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of {_day(first)}, or "
                 f"seconds of {_day(1000 * first)} to {_day(1000 * last)}? say time_unit: s, or time_unit: ms"
             )
-        if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / 100:
+        if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / UNITS_APART:
             names = ", ".join(file.name for file in self.raw.events)
             raise DataError(
                 f"{names}: time column '{self.schema.time}' goes from {_day(first)} to {_day(last)} when read as "
@@ -220,12 +262,12 @@ class _FirstSeen:
         self._pending: list[pl.DataFrame] = []
         self._changing: dict[str, set[int]] = {feature.name: set() for feature in self.features}
 
-    def take(self, batch: pl.DataFrame, codes: Codes, time: pl.Series | None, place: Place) -> None:
+    def take(self, clean: dict[str, pl.Series], codes: Codes, time: pl.Series | None) -> None:
         """Note the features of a batch."""
         if not self.features:
             return
-        named = {f.name: columns.clean(f, batch[f.source_column], place) for f in self.features}
-        when = time if time is not None else pl.zeros(batch.height, pl.Int64, eager=True)
+        named = {f.name: clean[_run_name(f)] for f in self.features}
+        when = time if time is not None else pl.zeros(len(codes), pl.Int64, eager=True)
         rows = pl.DataFrame({CODE: pl.Series(codes), WHEN: when, **named})
         self._note_changes(rows)
         self._pending.append(self._first(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ def merge_segments(log: EventLog, folder: Path, name: str) -> SegmentFacts:
         _merge_table(log, folder, table)
     catalog.write_ids(folder / "item_ids.arrow", log.item_ids, log.item_displays, unknown=False)
     catalog.write_ids(folder / "user_ids.arrow", log.user_ids, None, unknown=False)
+    for bad in log.manifest.bad_rows:
+        shutil.copyfile(log.path_of(bad), folder / bad.file)
     return SegmentFacts(name=name, **{key: counts[key] for key in ("events", "requests", "items", "users")})
 
 

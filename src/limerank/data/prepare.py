@@ -13,13 +13,13 @@ from limerank import files
 from limerank.data import catalog, columns, segment, splits
 from limerank.data.catalog import Table
 from limerank.data.column_files import save_column
-from limerank.data.columns import Place
 from limerank.data.dictionary import Dictionary
 from limerank.data.encode import Counted, Encoders
 from limerank.data.eventlog import ENCODERS, FORMAT, MANIFEST, UNKNOWN_ROW, EventLog, Manifest, SegmentFacts, seal
 from limerank.data.full_disk import full_disk_named
 from limerank.data.intake import ITEM, USER, Intake
 from limerank.data.order import FinalRows, Ordered, Ordering
+from limerank.data.place import Place
 from limerank.data.raw import RawLog
 from limerank.data.ready_histories import HistoryUse, ReadHistories
 from limerank.data.segment import TrainingCounts
@@ -82,6 +82,7 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
             history_items = elements.rows.height + 1
         by_id = histories is not None and histories.intake.spec.item_ids is not None
         segment.write_requests(ordered, histories, use, encoders, rows.of_item if by_id else None)
+        intake.set_aside.write(folder, FIRST_SEGMENT)
     save_column(staging, "parts/0000", parts)
     files.write_json(staging / ENCODERS, encoders.model_dump(mode="json"))
     seal(
@@ -93,6 +94,7 @@ def _write(raw: RawLog, staging: Path, progress: Progress) -> None:
             dataset_schema=schema,
             dropped={"events": intake.rows - ordered.events},
             notes=[*raw.notes, *intake.notes(), *notes_on(ordered, schema)],
+            bad_rows=intake.set_aside.written,
             first_time=intake.first_time if schema.time else None,
             last_time=intake.last_time if schema.time else None,
             segments=[
@@ -132,7 +134,7 @@ def read_tables(intake: Intake) -> tuple[Table, Table]:
     raw, schema = intake.raw, intake.schema
     items = catalog.read_table(
         raw.items,
-        raw.names["items"],
+        Place(raw.names["items"], called=raw.called.get("items")),
         schema.item_id,
         schema.with_role(Role.ITEM),
         intake.item_values.table(*intake.items.ordered()),
@@ -140,7 +142,7 @@ def read_tables(intake: Intake) -> tuple[Table, Table]:
     )
     users = catalog.read_table(
         raw.users,
-        raw.names["users"],
+        Place(raw.names["users"], called=raw.called.get("users")),
         schema.user_id,
         schema.with_role(Role.USER),
         intake.user_values.table(*intake.users.ordered()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,41 @@ import polars as pl
 from limerank.schema import Schema
 
 ROWS_PER_BATCH = 500_000
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """The rows of a file read again, slowly, for people: each with the number it has where they look at it."""
+
+    columns: tuple[str, ...]
+    batches: Callable[[], Iterator[tuple[pl.Series, pl.DataFrame]]]
+    """Numbers and rows; exactly those rows that were read before, in the same order."""
+    unit: str = "row"
+    """What the numbers count: lines of a text, rows of anything else."""
+    separator: str = ","
+    quote: str | None = '"'
+
+    def name_of(self, row: int) -> str:
+        """What people call a row that was counted from 1: `line 522`."""
+        return name_of_row(row, [("", self)])
+
+
+def name_of_row(row: int, files: Sequence[tuple[str, WholeRows]]) -> str:
+    """The same for a row that was counted through several files, whose names are given: `line 522 of b.csv`."""
+    for name, whole in files:
+        for numbers, _ in whole.batches():
+            if row <= len(numbers):
+                return f"{whole.unit} {numbers[row - 1]:,}" + (f" of {name}" if len(files) > 1 else "")
+            row -= len(numbers)
+    raise IndexError(row)
+
+
+def counted(batches: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.Series, pl.DataFrame]]:
+    """Batches beside the numbers of their rows, from 1."""
+    first = 1
+    for batch in batches:
+        yield pl.int_range(first, first + batch.height, eager=True), batch
+        first += batch.height
 
 
 @dataclass(frozen=True)
@@ -26,6 +61,13 @@ class EventFile:
     batches: Callable[[], Iterator[pl.DataFrame]]
     rows: int | None = None
     """About how many rows there are, when that can be known beforehand: it tells the time left."""
+    again: WholeRows | None = None
+    """Where a file has lines, or more columns than are needed; see `whole`."""
+
+    @property
+    def whole(self) -> WholeRows:
+        """The rows as people see them."""
+        return self.again or WholeRows(self.columns, lambda: counted(self.batches()))
 
     @classmethod
     def of_frame(cls, frame: pl.DataFrame, name: str) -> EventFile:
@@ -51,6 +93,8 @@ class RawLog:
     """How to call the tables `items` and `users` in an error: usually their files."""
     notes: tuple[str, ...] = ()
     """What a person should know about how the log was read: what was ignored, and why."""
+    called: dict[str, Callable[[int], str]] = field(default_factory=dict)
+    """How to call a row of the tables `items` and `users` in an error, if not by its number."""
 
     def collect_events(self) -> pl.DataFrame:
         """All events in memory, for small logs."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from limerank.data import columns
 from limerank.data.column_files import ColumnWriter, map_column, type_for
-from limerank.data.columns import Place
 from limerank.data.dictionary import FIRST_RANK, Dictionary, ranks
 from limerank.data.encode import Counted, Encoder, hash_texts
+from limerank.data.place import Place
 from limerank.data.ranges import expand_ranges
 from limerank.data.raw import RawLog
 from limerank.errors import DataError, did_you_mean
@@ -53,14 +53,20 @@ class HistoryIntake:
         }
         self._seen = pl.DataFrame(schema={"first": pl.UInt64, "second": pl.UInt64, "number": pl.UInt32})
 
+    def lengths_in(self, batch: pl.DataFrame, place: Place) -> dict[str, pl.Series]:
+        """For sequences of users, how much of it counts in each row of a batch."""
+        if self.spec.length is None:
+            return {}
+        values, fix = batch[self.spec.length], "give a whole number from 0 on"
+        length = columns.numbers(values, place, needed=fix)
+        wrong = length.is_null() | (length < 0) | (length != length.floor()) | (length > LONGEST)
+        place.refuse_where(values, wrong, "is not a number of events", fix)
+        return {LENGTH: length.cast(pl.UInt32)}
+
     def take(self, batch: pl.DataFrame, place: Place) -> dict[str, pl.Series]:
-        """The history number of each row of a batch, or, for sequences of users, how much of it counts."""
+        """The history number of each row of a batch; sequences of users have none, they come with the users."""
         if self.spec.length is not None:
-            length = columns.numbers(batch[self.spec.length], place)
-            values = batch[self.spec.length]
-            wrong = length.is_null() | (length < 0) | (length != length.floor()) | (length > LONGEST)
-            place.refuse_where(values, wrong, "is not a number of events", "give a whole number from 0 on")
-            return {LENGTH: length.cast(pl.UInt32)}
+            return {}
         texts = [self._as_text(batch[column]) for column in self.spec.columns]
         joined = pl.DataFrame(texts).select(key=pl.concat_str(pl.all().fill_null(""), separator="\x1e"))
         keys = joined.select(first=pl.col("key").hash(1), second=pl.col("key").hash(2))
@@ -81,7 +87,7 @@ class HistoryIntake:
             for column in self.spec.columns:
                 if column not in users.columns:
                     raise DataError(f"{name}: column '{column}' is missing{did_you_mean(column, users.columns)}")
-            self._add(users, Place(name), pl.Series(np.arange(users.height)))
+            self._add(users, Place(name, called=self.raw.called.get("users")), pl.Series(np.arange(users.height)))
         self.close()
 
     def close(self) -> None:
@@ -100,7 +106,7 @@ class HistoryIntake:
             differs = (values.list.len() != lengths).arg_true()
             if len(differs):
                 raise DataError(
-                    f"{place.file}: row {place.first_row + row_numbers[differs[0]]:,}: '{column}' has "
+                    f"{place.file}: {place.name_at(row_numbers[differs[0]])}: '{column}' has "
                     f"{values.list.len()[differs[0]]} elements, '{self.spec.columns[0]}' has {lengths[differs[0]]}; "
                     "the lists of one history must be equally long"
                 )

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
-from limerank.data.columns import LATEST_TIME
+from limerank.data.columns import EARLIEST_MODERN_TIME, LATEST_TIME
 from limerank.data.encode import encode_rows
 from limerank.data.eventlog import UNKNOWN_ROW
-from limerank.data.intake import EARLIEST_MODERN_TIME
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.ops.candidate import RowStore, best_candidates, candidate_probabilities

@@ -301,6 +301,9 @@ def test_the_folder_its_parent_or_its_data(tmp_path: Path) -> None:
     write_kuairand(tmp_path, [shown(7, 1, FIRST_DAY)])
     for folder in (tmp_path, tmp_path / "KuaiRand-1K", tmp_path / "KuaiRand-1K" / "data"):
         assert events_of(read_kuairand(folder)).height == 1
+    with pytest.raises(DataError, match=r"elsewhere: no such folder; give the unpacked KuaiRand-1K folder"):
+        read_kuairand(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
     with pytest.raises(DataError, match=r"holds no log_standard_4_08_to_4_21_1k\.csv.*--download"):
         read_kuairand(tmp_path / "elsewhere")
     (tmp_path / "KuaiRand-1K" / "data" / "user_features_1k.csv").unlink()

@@ -18,6 +18,7 @@ import polars as pl
 from limerank.data.download import download
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.sources.lazy_events import column_names, count_lines, lazy_events
+from limerank.data.sources.places import check_folder
 from limerank.data.unpack import unpack
 from limerank.data.web import Patience, fetch_text
 from limerank.errors import DataError, UsageError, did_you_mean
@@ -214,6 +215,7 @@ PROTOCOL_NOTES = {
 
 
 def _find_data(folder: Path) -> Path:
+    check_folder(folder, "give the unpacked KuaiRand-1K folder, or add --download")
     tried = [folder, folder / "data", folder / "KuaiRand-1K" / "data", folder / "KuaiRand-1K"]
     for place in tried:
         if any((place / name).is_file() for name in _spellings(STANDARD_LOGS[0])):

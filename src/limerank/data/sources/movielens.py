@@ -12,6 +12,7 @@ from limerank.data.download import download
 from limerank.data.raw import RawLog
 from limerank.data.sources.lazy_events import column_names, count_lines, lazy_events
 from limerank.data.sources.movielens_layouts import LAYOUTS, Layout, scan_csv
+from limerank.data.sources.places import check_folder
 from limerank.data.unpack import unpack
 from limerank.data.web import Patience, published_md5
 from limerank.errors import DataError, UsageError, did_you_mean
@@ -108,8 +109,7 @@ def read_movielens(folder: Path, *, positive_from: float = 4.0, split: str = "la
 
 
 def _find_layout(folder: Path) -> tuple[Layout, Path]:
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give the unpacked MovieLens folder, or add --download 100k")
+    check_folder(folder, "give the unpacked MovieLens folder, or add --download 100k")
     subfolders = sorted(path for path in folder.iterdir() if path.is_dir())
     for places in ([folder], subfolders):
         found = [(layout, place) for place in places for layout in LAYOUTS if _fits(layout, place)]

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from limerank.config import RunConfig, read_yaml, validate
 from limerank.data.raw import RawLog
+from limerank.data.sources.places import check_folder, near
 from limerank.data.sources.table_files import (
     ENDINGS,
     Dialect,
@@ -27,12 +28,14 @@ from limerank.data.sources.table_files import (
     load,
     open_files,
 )
+from limerank.data.sources.table_rows import as_events, row_names
 from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.files import staged_directory, write_text
 from limerank.protocols import ByColumn
 from limerank.schema import Role, Schema
 
 DESCRIPTION = "dataset.yaml"
+DESCRIPTION_ENDINGS = (".yaml", ".yml")
 ROWS_PER_PART = 1_000_000
 NAMES_SHOWN = 12
 
@@ -135,13 +138,14 @@ def _read_log(schema: Schema, tables: Tables, base: Path, description: str, *, p
     items, users = files["items"], files["users"]
     return RawLog(
         schema=schema,
-        events=tuple(file.as_events(used["events"]) for file in files["events"]),
+        events=tuple(as_events(file, used["events"]) for file in files["events"]),
         items=load(items) if items else None,
         users=load(users) if users else None,
         origin={
             "source": "table",
             "csv": tables.model_dump(mode="json", include={"separator", "quote", "null_values"}),
         },
+        called={name: row_names(files[name]) for name in ("items", "users")},
         names={name: described([f.path for f in files[name]]) if files[name] else name for name in ("items", "users")},
         notes=tuple(notes),
     )
@@ -189,11 +193,16 @@ def _locate(place: Path, schema_file: Path | None) -> tuple[Path, Path]:
         description = schema_file or place / DESCRIPTION
         if not description.is_file():
             raise DataError(
-                f"{description}: no such file; describe the log there: limerank init --from LOG --out {description}"
+                f"{description}: no such file{near(description)}; describe the log there: "
+                f"limerank init --from LOG --out {description}"
             )
         return description, place
+    if not place.exists() and place.name.lower().endswith((*DESCRIPTION_ENDINGS, *ENDINGS)):
+        raise DataError(
+            f"{place}: no such file{near(place)}; --raw is a description, or a folder with {DESCRIPTION} in it"
+        )
     if not place.exists():
-        raise DataError(f"{place}: no such folder; it should hold {DESCRIPTION} and events.csv or events.parquet")
+        check_folder(place, f"it should hold {DESCRIPTION} and events.csv or events.parquet")
     if place.name.lower().endswith(ENDINGS):
         raise UsageError(
             f"--raw {place}: is a table; pass the folder it is in, or describe it first: limerank init --from {place}"

@@ -6,14 +6,14 @@ CSV columns are read as text ('007' and '7' are different items), an empty field
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
-from limerank.data.raw import ROWS_PER_BATCH, EventFile
+from limerank.data.raw import ROWS_PER_BATCH
 from limerank.data.sources.table_lines import estimated_lines, find_bad_line, find_short_line
 from limerank.errors import DataError
 
@@ -24,6 +24,7 @@ SEPARATORS = ",;\t|"
 GLOB_CHARACTERS = frozenset("*?[")
 CUT_OFF = "the file is cut off or damaged; copy it again"
 
+IS_ROW = ~pl.all_horizontal(pl.all().is_null())
 _DUPLICATE = re.compile(r"^(.*)_duplicated_\d+$", re.DOTALL)  # how polars renames the second 'x' of a header
 
 
@@ -64,7 +65,8 @@ class TableFile:
     def head(self, rows: int) -> pl.DataFrame:
         """The first rows."""
         with explained(self.path, self.dialect):
-            return _without_empty_lines(self.lazy.head(rows).collect(engine="streaming"))
+            lazy = self.lazy.filter(IS_ROW) if self.is_csv else self.lazy
+            return lazy.head(rows).collect(engine="streaming")
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The rows of some columns, one batch at a time.
@@ -78,11 +80,6 @@ class TableFile:
             for batch in lazy.collect_batches(chunk_size=ROWS_PER_BATCH):
                 done += batch.height
                 yield (_without_empty_lines(batch) if self.is_csv else batch).select(columns)
-
-    def as_events(self, columns: Collection[str] | None = None) -> EventFile:
-        """The file as a part of the events, with all its columns or those that are needed."""
-        chosen = tuple(self.columns if columns is None else (column for column in self.columns if column in columns))
-        return EventFile(str(self.path), chosen, lambda: self.batches(chosen), self.rows())
 
 
 def is_parquet(path: Path) -> bool:
@@ -214,7 +211,7 @@ def _without_empty_lines(frame: pl.DataFrame) -> pl.DataFrame:
     """An empty line is read as a row of nulls; looking at one column first keeps this free for whole files."""
     if frame.width == 0 or frame.to_series(0).null_count() == 0:
         return frame
-    return frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    return frame.filter(IS_ROW)
 
 
 def _matches(base: Path, pattern: str, key: str) -> list[Path]:

@@ -22,7 +22,7 @@ def find_bad_line(path: Path, separator: str, quote: str | None) -> str | None:
 
     def text_lines() -> Iterator[str]:
         nonlocal line_number
-        for line_number, line in enumerate(_raw_lines(path), start=1):  # noqa: B007 (told to the except below)
+        for line_number, line in enumerate(raw_lines(path), start=1):  # noqa: B007 (told to the except below)
             yield line.decode("utf-8")
 
     if quote is None:
@@ -107,7 +107,8 @@ def _unpacked_beginning(path: Path) -> bytes | None:
     return None if path.name.lower().endswith(".zst") else beginning
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file as they are, unpacked."""
     name = path.name.lower()
     if name.endswith(".zst"):  # the standard library of Python 3.11 cannot read it; polars can, if it is UTF-8
         for batch in pl.scan_lines(path, glob=False).collect_batches(chunk_size=ROWS_PER_BATCH):

@@ -14,6 +14,7 @@ import polars as pl
 
 from limerank.data.raw import EventFile, RawLog
 from limerank.data.sources.lazy_events import column_names, lazy_events
+from limerank.data.sources.places import check_folder
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Progress
 from limerank.protocols import ByColumn
@@ -92,10 +93,12 @@ def read_taobao_ad(
     With `verify`, files that can be the official ones are compared with what was published. With `align`, the lists
     of one history may differ in length: they are lined up at their newest end and filled with missing values.
     """
+    fix = "put train.csv and test.csv of TaobaoAd_x1 into one folder"
+    check_folder(folder, fix)
     paths = {part: folder / f"{part}.csv" for part in PUBLISHED}
     for path in paths.values():
         if not path.is_file():
-            raise DataError(f"{path}: no such file; put train.csv and test.csv of TaobaoAd_x1 into one folder")
+            raise DataError(f"{path}: no such file; {fix}")
     notes = [
         "the candidate's 'btag' is ignored: it is 1 in every row; as an event feature it comes from 'btag_his' only",
         "'pid' (the place of the ad) is context: in the item tower it would make item rows depend on the request",
