@@ -2,8 +2,9 @@
 
 torch's CPU threads meet at a barrier after every small operation. By default those who arrive first spin until the last
 one is there; if another process holds its core, that takes whole time slices, and two threads become many times slower
-than one. Threads that sleep instead are never much slower than one thread and hardly slower than spinning ones on an
-idle machine (`limerank bench threads` measures both). How they wait is read from the environment when torch is loaded.
+than one. Threads that sleep instead lose less there, and more on an idle machine, where waking them takes time
+(`limerank bench threads` measures it all). So commands compute on one thread unless they are told otherwise, and where
+there are several, they sleep. How they wait is read from the environment when torch is loaded.
 """
 
 from __future__ import annotations

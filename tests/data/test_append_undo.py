@@ -141,10 +141,11 @@ def test_a_dataset_from_before_undo_opens_and_grows(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_longer_log_is_refused_and_one_of_the_shorter_is_not(tmp_path: Path) -> None:
-    path = prepare(raw_of(*DAYS[:5]), tmp_path / "d").path
+    both = days_of(every_day([("ann", "p", day * DAY + 7, (day + 1) % 2) for day in range(1, 12)]))
+    path = prepare(raw_of(*both[:5]), tmp_path / "d").path
     config = RunConfig(dataset=path, model={"name": "ttsn"}, train=TrainConfig(epochs=1), seed=1)
     train(config, tmp_path / "short", Progress(quiet=True))
-    longer = append(path, raw_of(DAYS[5]))
+    longer = append(path, raw_of(both[5]))
     train(config, tmp_path / "long", Progress(quiet=True))
     undo(path)
     assert Run.open(tmp_path / "short").dataset().manifest.counts["events"] == 10

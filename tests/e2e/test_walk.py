@@ -120,7 +120,7 @@ def write_days(log: Log, folder: Path) -> tuple[list[str], list[str]]:
     damaged.drop("index").write_csv(folder / "log.csv")
     last = int(ordered[log.time].cast(pl.Int64).max())  # type: ignore[arg-type]
     second = 1 if last < 10**11 else 1000
-    users, items = ["9001", "9002", "100001"], ["100", "99999999", "5x"]
+    users, items = ["9001", "9002"], ["00", "zz"]  # items that sort before and behind all others
     for day in (1, 2):
         sample = ordered.sample(60, seed=day).with_row_index()
         turn = pl.col("index") % 3 + (day - 1) * 10
@@ -134,13 +134,13 @@ def write_days(log: Log, folder: Path) -> tuple[list[str], list[str]]:
         )
         new.drop("index").write_csv(folder / f"day{day}.csv")
         if log.items is not None:
-            described = log.items.head(0)
             ids = new.filter(pl.col("index") % 4 == 0)[log.item].unique(maintain_order=True)
-            rows = {name: ids if name == log.item else [f"new {name}"] * len(ids) for name in described.columns}
+            like = log.items.head(1).with_columns(movie_title=pl.lit("new movie_title"))
+            rows = {name: ids if name == log.item else [like[name][0]] * len(ids) for name in like.columns}
             pl.DataFrame(rows).write_csv(folder / f"items{day}.csv")
     if log.items is not None:
         log.items.write_csv(folder / "items.csv")
-    return users[:2], [f"{items[0]}0", f"{items[1]}10"]
+    return users, [f"{items[0]}0", f"{items[1]}10"]
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -198,8 +198,7 @@ def test_a_first_day(name: str, tmp_path: Path) -> None:
     shell.types("limerank export r --store s", "published bundle", "has grown")
     shell.types("limerank bundle verify s", "every id finds its row")
 
-    every_user = [known, *new_users]
-    for user in every_user:
+    for user in (known, *new_users):
         ranking = shell.answer(f"limerank rank s --user {user} --items '{new_items[0]}, {new_items[1]},{new_items[0]}'")
         assert ranking["user"]["known"], user
         assert ranking["user"]["history_used"] > 0, user

@@ -209,7 +209,7 @@ def threads(
                 if row.work == work
             ],
         )
-    say(f"limerank chooses sleep ({result.chosen}), unless the environment says otherwise before torch is loaded")
+    say(f"chosen for {result.chosen}, unless the environment says otherwise before torch is loaded")
     say(f"peaks in this process: {result.gemm_gflops:.0f} GFLOP/s, {result.copy_gbytes_per_second:.0f} GB/s copied")
 
 

@@ -19,7 +19,8 @@ from limerank.progress import Progress
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Compute threads; default: one per core this process may use.")
+    int | None,
+    typer.Option("--threads", min=1, help="Compute threads; more pay with large models on idle cores. Default: 1."),
 ]
 NAMES_SHOWN = 10
 PIPE_WIDTH = 160  # what is piped is not cut to a terminal
@@ -29,14 +30,11 @@ StoreArgument = Annotated[Path, typer.Argument(help="A bundle store.")]
 out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
-def use_threads(threads: int | None) -> int:
-    """Set the number of compute threads, by default one per available core; more would only get in each other's way."""
+def use_threads(threads: int | None) -> None:
+    """Set the number of compute threads; by default one, which nothing beside it can slow down much (decision 10)."""
     import torch
 
-    from limerank.threads import available_cores
-
-    torch.set_num_threads(threads or available_cores())
-    return torch.get_num_threads()
+    torch.set_num_threads(threads or 1)
 
 
 def progress_for(as_json: bool) -> Progress:

@@ -30,7 +30,7 @@ def quickstart(
     started = time.perf_counter()
     use_threads(threads)
     with if_interrupted(f"interrupted; {out} holds what was finished, the next quickstart begins anew"):
-        result = run_quickstart(out, progress_for(as_json), seed)
+        result = run_quickstart(out, progress_for(as_json), seed, threads)
         report = write_report(result)
     if as_json:
         emit_json({**result.facts(report), "seconds": round(time.perf_counter() - started, 1)})

@@ -36,7 +36,9 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="How many training seeds, from 1 on.")] = 3,
     epochs: Annotated[int, typer.Option(min=1)] = 4,
     overwrite: OverwriteOption = False,
-    threads: ThreadsOption = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Trainings side by side, a thread each; default: all cores.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """AUC, gAUC and NE of several rankers, several seeds each, and the share of the gap each closes."""
@@ -44,7 +46,6 @@ def accuracy(
     from limerank.config import TrainConfig
     from limerank.study.accuracy import run_accuracy, spread
 
-    use_threads(threads)
     chosen = [{"name": name} for name in parse_rankers(models)]
     progress = progress_for(as_json)
     study = run_accuracy(
@@ -55,6 +56,7 @@ def accuracy(
         out,
         progress,
         overwrite=overwrite,
+        workers=threads,
     )
     result = out / "accuracy.json"
     facts = {**study.model_dump(), "verdicts": {n: v.model_dump() for n, v in study.verdicts().items()}}

@@ -289,6 +289,9 @@ def with_kind(decision: Decision, entities: int) -> Decision:
             check = check or f"hardly any two {role.value}s share a value; is there something to learn from it?"
         elif facts.looks is Looks.INTEGER and facts.distinct > 100 and not words & {"id", "code", "zip"}:
             check = check or "whole numbers taken as names; if their size means something, use kind: continuous"
-    if kind is Kind.CONTINUOUS and facts.except_for:
-        check = f"looks like numbers, except {facts.except_for}, which prepare refuses: correct it, or leave it empty"
+    if kind is Kind.CONTINUOUS and facts.except_for:  # the draft must be one that prepare can read
+        kind = Kind.CATEGORICAL
+        check = (
+            f"looks like numbers, except {facts.except_for}; correct it or leave it empty, then use kind: continuous"
+        )
     return Decision(facts, decision.reason, role, kind, options, check)

@@ -145,7 +145,7 @@ class Bundle:
             (self.path / SEEN, self.seen, {"offsets", "item"}),
         ):
             if set(columns) - {"times"} != needed:
-                raise BundleError(f"{path}: holds {sorted(columns)}, should be {', '.join(sorted(needed))}; {FIX}")
+                raise BundleError(f"{path}: holds {sorted(columns)}, should hold {sorted(needed)}; {FIX}")
             rows = int(columns["offsets"][-1])
             for name in sorted(set(columns) - {"offsets"}):
                 if len(columns[name]) != rows:

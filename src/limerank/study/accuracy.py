@@ -103,6 +103,7 @@ def run_accuracy(
     progress: Progress,
     *,
     overwrite: bool = False,
+    workers: int | None = None,
 ) -> AccuracyStudy:
     """Train every ranker from every seed; the same data, sizes, steps and seeds for all."""
     jobs = [
@@ -114,7 +115,7 @@ def run_accuracy(
         progress.say(f"  {run.record.model} seed {run.record.seed}: NE {'-' if ne is None else f'{ne:.4f}'}")
 
     with if_interrupted(f"interrupted; the runs that are finished stay in {out}, the comparison was not written"):
-        records = [run.record for run in train_all(jobs, progress, finished)]
+        records = [run.record for run in train_all(jobs, progress, finished, workers)]
     task = next(iter(records[0].test))
     results = [
         SeedResult(model=record.model, seed=record.seed, test=record.test[task], seconds=record.train_seconds)

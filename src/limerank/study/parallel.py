@@ -23,6 +23,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.eventlog import EventLog
 from limerank.data.splits import Part
 from limerank.progress import Bar, Progress
+from limerank.threads import available_cores
 from limerank.train.run import Run
 from limerank.train.trainer import train
 
@@ -39,9 +40,11 @@ class Job:
     overwrite: bool
 
 
-def train_all(jobs: Sequence[Job], progress: Progress, finished: Callable[[Run], None]) -> list[Run]:
-    """Train every job on as many processes as there are compute threads; runs come back in the order of the jobs."""
-    workers = min(torch.get_num_threads(), len(jobs))
+def train_all(
+    jobs: Sequence[Job], progress: Progress, finished: Callable[[Run], None], workers: int | None = None
+) -> list[Run]:
+    """Train so many jobs at a time, by default one on each core; runs come back in the order of the jobs."""
+    workers = min(workers or available_cores(), len(jobs))
     total = sum(_steps(job.config) for job in jobs)
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:

@@ -130,7 +130,7 @@ class QuickstartResult:
         }
 
 
-def run_quickstart(folder: Path, progress: Progress, seed: int = 1) -> QuickstartResult:
+def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int | None = None) -> QuickstartResult:
     """Do the walk inside `folder`; what an earlier quickstart left there is removed first."""
     require_extra("matplotlib", "report")
     _claim(folder)
@@ -151,7 +151,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1) -> Quickstar
             f"     {run.record.model}: AUC {test.auc:.4f}, NE {test.ne:.4f} in {run.record.train_seconds:.0f} s"
         )
 
-    trained = {run.record.model: run for run in train_all(jobs, progress, finished)}
+    trained = {run.record.model: run for run in train_all(jobs, progress, finished, workers)}
     runs = {name: trained[name] for name in MODELS}
     progress.say("3/5  measuring latency, contestants interleaved in this process")
     entries = contestants({name: run.ranker(log) for name, run in runs.items()}, log)

@@ -80,7 +80,7 @@ def run_thread_bench(
         cores=cores,
         items=items,
         repeats=repeats,
-        chosen=f"{POLICY}={SLEEP}",
+        chosen=f"commands: one thread, unless --threads; several threads: {POLICY}={SLEEP}",
         gemm_gflops=gemm_gflops(),
         copy_gbytes_per_second=copy_gbytes(),
         rows=rows,
