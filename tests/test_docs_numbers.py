@@ -170,3 +170,15 @@ def test_other_figures_of_the_ops() -> None:
     assert f"{', '.join(most)} and {last} MB at N = 2,048 to 16,384" in text
     dense = [f"{row['reference_bytes'] / 1e6:.0f} MB" for row in OPS["memory"] if row["reference_bytes"]]
     assert f"the dense mask takes {dense[0]} at 2,048 and {dense[1]} at 4,096" in text
+
+
+def test_decision_10_quotes_the_bench_of_threads() -> None:
+    text = (ROOT / "docs/decisions/0010-threads-sleep.md").read_text()
+    rows = json.loads((ROOT / "docs/results/bench-threads.json").read_text())["rows"]
+    for waiting in ("spin", "sleep"):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {waiting}"))
+        found = {
+            (row["work"], row["busy_processes"]): row["to_one_thread"] for row in rows if row["waiting"] == waiting
+        }
+        quoted = [found[work, busy] for work in ("rank", "train") for busy in (0, 1)]
+        assert [float(cell) for cell in line.split("|")[2:-1]] == [round(value, 2) for value in quoted]
