@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from limerank.cli.common import use_threads
 from limerank.progress import Progress
 from limerank.study.thread_bench import run_thread_bench
 from limerank.threads import CHOICES, available_cores, cgroup_share
@@ -98,3 +100,14 @@ def test_the_bench_measures_every_way_to_wait() -> None:
     ]
     assert all(row.seconds > 0 and row.to_one_thread > 0 for row in result.rows)
     assert {row.threads for row in result.rows if row.waiting == "one thread"} == {1}
+
+
+def test_commands_compute_on_one_thread_unless_told() -> None:
+    before = torch.get_num_threads()
+    try:
+        for asked, used in ((None, 1), (2, 2)):
+            torch.set_num_threads(3)
+            use_threads(asked)
+            assert torch.get_num_threads() == used
+    finally:
+        torch.set_num_threads(before)
