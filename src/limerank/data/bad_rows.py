@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from limerank.data.columns import PER_MILLISECOND
 from limerank.data.place import BadValuesError, Place, shown
-from limerank.data.raw import EventFile
+from limerank.data.raw import EventFile, WholeRows
 from limerank.errors import DataError
 from limerank.schema import Schema, TimeUnit
 
@@ -93,17 +93,22 @@ class SetAside:
         if not self._found:
             return
         name = PATTERN.replace("*", Path(segment).name)
-        first = self.files[min(found.file for found in self._found)].whole
+        style = self._style
         with (folder / name).open("wb") as handle:
             for number, frame in enumerate(self._frames()):
                 frame.write_csv(
                     handle,
                     include_header=number == 0,
-                    separator=first.separator,
-                    quote_char=first.quote or '"',
-                    quote_style="necessary" if first.quote else "never",
+                    separator=style.separator,
+                    quote_char=style.quote or '"',
+                    quote_style="necessary" if style.quote else "never",
                 )
         self.written = [BadRows(file=name, rows=self.rows, reasons=self._reasons(), first=self._first())]
+
+    @property
+    def _style(self) -> WholeRows:
+        """How to write: like the log, so that mended rows can be read as it was."""
+        return self.files[min(found.file for found in self._found)].whole
 
     def _reasons(self) -> list[Reason]:
         counts: dict[tuple[str, str], int] = {}
@@ -130,7 +135,7 @@ class SetAside:
                 before += batch.height
                 if hits.height:
                     own = [pl.repeat(file.name, hits.height, eager=True), hits["line"], hits["column"], hits["problem"]]
-                    yield self._written(file, own, batch[hits["row"] - (before - batch.height)], columns)
+                    yield self._written(own, batch[hits["row"] - (before - batch.height)], columns)
 
     def _wanted(self, place: int) -> pl.DataFrame:
         """Row (from 0), column and problem of the bad rows of one file."""
@@ -142,14 +147,14 @@ class SetAside:
             if found.file == place
         ).sort("row")
 
-    def _written(self, file: EventFile, own: list[pl.Series], rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    def _written(self, own: list[pl.Series], rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
         """Everything as text, what is wrong first."""
         named: dict[str, pl.Series] = {}
         for name, values in zip(OWN_COLUMNS, own, strict=True):
             while name in columns:
                 name += "_"
             text = values.cast(pl.String)
-            named[name] = text if file.whole.quote else text.str.replace_all(file.whole.separator, " ", literal=True)
+            named[name] = text if self._style.quote else text.str.replace_all(self._style.separator, " ", literal=True)
         for name in columns:
             missing = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
             named[name] = self._as_text(rows[name]) if name in rows.columns else missing

@@ -9,9 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from limerank.data.columns import times
-from limerank.data.place import Place
-from limerank.errors import DataError
+from limerank.data.columns import LATEST_TIME, read_iso
 from limerank.schema import TimeUnit
 
 NULL_WORDS = ("NA", "N/A", "NULL", "null", "None", "nan", "NaN", "\\N")
@@ -191,12 +189,10 @@ def _text(column: pl.Series, present: pl.Series) -> tuple[Looks, pl.Series, dict
 
 
 def _is_iso(present: pl.Series) -> bool:
-    """Whether the preparation itself would read these texts as times."""
-    try:
-        times(present, TimeUnit.ISO, Place("sample"))
-    except DataError:
-        return False
-    return True
+    """Whether these texts are times, but for a few that the preparation would not take, such as the year 1."""
+    moments = read_iso(present.str.strip_chars())
+    outside = int((~moments.dt.timestamp("ms").is_between(0, LATEST_TIME, closed="left")).sum())
+    return not moments.null_count() and (not outside or few(outside, len(present)))
 
 
 def vector_separator(present: pl.Series) -> str | None:

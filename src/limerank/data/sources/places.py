@@ -10,9 +10,11 @@ from limerank.errors import DataError
 
 def near(place: Path) -> str:
     """A suffix that suggests what stands beside a missing file or folder under nearly the same name, if anything."""
-    beside = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
-    found = difflib.get_close_matches(place.name, sorted(beside), n=1, cutoff=0.6)
-    return f"; did you mean '{place.parent / found[0]}'?" if found else ""
+    beside = {path.name: _stem(path) for path in place.parent.iterdir()} if place.parent.is_dir() else {}
+    found = difflib.get_close_matches(_stem(place), sorted(beside.values()), n=1, cutoff=0.6)
+    names = sorted(name for name, stem in beside.items() if stem in found)
+    best = difflib.get_close_matches(place.name, names, n=1, cutoff=0.0)
+    return f"; did you mean '{place.parent / best[0]}'?" if best else ""
 
 
 def check_folder(folder: Path, fix: str) -> None:
@@ -20,4 +22,9 @@ def check_folder(folder: Path, fix: str) -> None:
     if folder.is_file():
         raise DataError(f"{folder}: is a file, not a folder; {fix}")
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder{near(folder)}; {fix}")
+        raise DataError(f"{folder}: no such folder; {fix}{near(folder)}")
+
+
+def _stem(path: Path) -> str:
+    """The name without endings, which many names share."""
+    return path.name.partition(".")[0].lower()

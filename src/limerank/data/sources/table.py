@@ -193,13 +193,13 @@ def _locate(place: Path, schema_file: Path | None) -> tuple[Path, Path]:
         description = schema_file or place / DESCRIPTION
         if not description.is_file():
             raise DataError(
-                f"{description}: no such file{near(description)}; describe the log there: "
-                f"limerank init --from LOG --out {description}"
+                f"{description}: no such file; describe the log there: limerank init --from LOG --out {description}"
+                f"{near(description)}"
             )
         return description, place
     if not place.exists() and place.name.lower().endswith((*DESCRIPTION_ENDINGS, *ENDINGS)):
         raise DataError(
-            f"{place}: no such file{near(place)}; --raw is a description, or a folder with {DESCRIPTION} in it"
+            f"{place}: no such file; --raw is a description, or a folder with {DESCRIPTION} in it{near(place)}"
         )
     if not place.exists():
         check_folder(place, f"it should hold {DESCRIPTION} and events.csv or events.parquet")
