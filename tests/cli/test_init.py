@@ -108,3 +108,106 @@ def test_prepare_table_with_a_schema_elsewhere_and_selection_on_the_test_part(pl
     assert done.returncode == 3
     assert "my-log/dataset.yaml: no such file; describe the log there: limerank init --from" in done.stderr
     assert not (place / "e").exists()
+
+
+LOG_LINES = [
+    "user_id,item_id,timestamp,click,title",
+    *(f"u{n % 6},i{n % 9},{1_700_000_000 + 60 * n},{n * 7 % 5 // 3},Story {n % 9}" for n in range(240)),
+]
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A folder with a log in which line 52 has no time."""
+    lines = list(LOG_LINES)
+    lines[51] = lines[51].replace(lines[51].split(",")[2], "yesterday")
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    later = (f"u{n % 6},i{n % 9},{1_800_000_000 + n},{'x' if n == 3 else n % 2},Story {n % 9}" for n in range(30))
+    (tmp_path / "more.csv").write_text("\n".join([LOG_LINES[0], *later]) + "\n")
+    return tmp_path
+
+
+def test_init_says_what_cannot_be_read(damaged: Path) -> None:
+    done = limerank("init", "--from", "log.csv", cwd=damaged)
+    assert done.returncode == 0, done.stderr
+    assert "CHECK: 'timestamp' looks like seconds, except line 52: 'yesterday'" in done.stdout
+    assert "take away the # before on_bad_rows: drop in dataset.yaml" in done.stdout
+    told = answer("init", "--from", "log.csv", "--overwrite", cwd=damaged)
+    assert (told["time"], told["time_unit"], told["display"], told["bad_rows"]) == ("timestamp", "s", "title", 1)
+    assert told["bad_values"] == [
+        {
+            "column": "timestamp",
+            "rows": 1,
+            "first": "line 52",
+            "value": "yesterday",
+            "text": "looks like seconds, except line 52: 'yesterday'",
+        }
+    ]
+
+
+def test_bad_rows_are_refused_then_dropped_on_request(damaged: Path) -> None:
+    """From the first refusal to the appended day: each line says what to do next, and where the rows are."""
+    limerank("init", "--from", "log.csv", cwd=damaged)
+    prepare = ("prepare", "table", "--raw", "dataset.yaml", "--out", "d")
+    done = limerank(*prepare, cwd=damaged)
+    assert done.returncode == 3
+    assert "log.csv: column 'timestamp' is not a number (first 'yesterday' at line 52); " in done.stderr
+    assert done.stderr.endswith(", or set on_bad_rows: drop\n")
+    description = damaged / "dataset.yaml"
+    description.write_text(description.read_text().replace("# on_bad_rows", "on_bad_rows"))
+    done = limerank(*prepare, cwd=damaged)
+    assert done.returncode == 0, done.stderr
+    place = "d/segments/0000/bad_rows.0000.csv"
+    said = "dropped 1 row: 1 'timestamp' is not a number (first: log.csv line 52: 'yesterday')"
+    assert f"note: {said}; they are in {place}" in done.stderr
+    assert "yesterday" in (damaged / place).read_text()
+    told = answer(*prepare, "--overwrite", cwd=damaged)
+    assert (told["events"], told["dropped"]) == (239, {"events": 0})
+    reasons = [{"column": "timestamp", "problem": "is not a number", "rows": 1}]
+    first = "log.csv line 52: 'yesterday'"
+    assert told["bad_rows"] == [{"file": place, "rows": 1, "reasons": reasons, "first": first}]
+    assert f"{said}; they are in {place}" in told["notes"]
+    described = limerank("describe", "d", cwd=damaged)
+    assert f"WARN  bad rows   {said}; they are in {place}" in described.stdout
+    append = ("append", "d", "--events", "more.csv")
+    rehearsed = answer(*append, "--dry-run", cwd=damaged)
+    assert rehearsed["bad_rows"][0]["rows"] == 1
+    added = answer(*append, cwd=damaged)
+    assert added["added"]["events"] == 29
+    assert added["bad_rows"][0]["file"] == "d/segments/0001/bad_rows.0001.csv"
+    assert added["bad_rows"][0]["first"] == "more.csv line 5: 'x'"
+    assert any(note.endswith("they are in d/segments/0001/bad_rows.0001.csv") for note in added["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope.yaml", "nope.yaml: no such file; --raw is a description, or a folder with dataset.yaml in it\n"),
+        ("lgo.yaml", "or a folder with dataset.yaml in it; did you mean 'log.yaml'?\n"),
+        ("log.yml", "did you mean 'log.yaml'?"),
+        ("evnts.csv", "evnts.csv: no such file; --raw is a description"),
+        (
+            "my_log",
+            "my_log: no such folder; it should hold dataset.yaml and events.csv or events.parquet; did you mean",
+        ),
+        ("far/away.yaml", "far/away.yaml: no such file; "),
+    ],
+)
+def test_what_is_not_there_is_called_what_it_would_be(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "my-log").mkdir()
+    (tmp_path / "log.yaml").write_text("")
+    (tmp_path / "log.csv").write_text("")
+    done = limerank("prepare", "table", "--raw", name, "--out", "d", cwd=tmp_path)
+    assert done.returncode == 3
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("source", ["movielens", "kuairand-1k", "taobao-ad"])
+def test_folders_of_other_sources_that_are_not_there(tmp_path: Path, source: str) -> None:
+    (tmp_path / "ratings.csv").write_text("a,b\n")
+    done = limerank("prepare", source, "--raw", "ratings.csv", "--out", "d", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "ratings.csv: is a file, not a folder; " in done.stderr
+    done = limerank("prepare", source, "--raw", "rating", "--out", "d", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "rating: no such folder; " in done.stderr
