@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dense_lime import EXACT
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,18 +31,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "silu": {"candidate_activation": "silu"},
 }
 HEADS = [[64], [32, 16], [32, 24, 8]]
-TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def build(log: EventLog, name: str, **options: Any) -> LimeRanker:
-    """A ranker none of whose parameters is zero."""
+    """A ranker in fp64, none of whose parameters is zero."""
     torch.manual_seed(4)
     ranker = build_ranker({"name": name, **options}, log.encoders.space(), 2, "test").eval()
     assert isinstance(ranker, LimeRanker)
     with torch.no_grad():
         for parameter in ranker.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return ranker
+    return ranker.double()
 
 
 def inputs_of(log: EventLog, *requests: int) -> UserInputs:
@@ -69,7 +69,7 @@ def test_the_terms_add_up_to_the_logit(log: EventLog, name: str, variant: str, h
     terms = contributions(ranker, user, items)
     heads, links = ranker.row_shape()
     assert terms.links.shape == (len(log.item_table), 2, heads, links)
-    torch.testing.assert_close(terms.total, logits_of(ranker, user, items), **TOLERANCE)
+    torch.testing.assert_close(terms.total, logits_of(ranker, user, items), **EXACT)
     for part in (terms.links.sum((2, 3)), terms.item, terms.user, terms.constant):
         assert (part.abs() > 1e-4).any()
 
@@ -81,21 +81,21 @@ def test_a_contribution_is_the_slope_in_the_value_of_a_link(log: EventLog, name:
     ranker = build(log, name, head=head)
     user, items = ranker.encode_user(inputs_of(log, 3)), ranker.encode_items(log.item_table.take(torch.arange(1, 6)))
     terms = contributions(ranker, user, items)
-    scale = torch.zeros(ranker.row_shape(), requires_grad=True)
+    scale = torch.zeros(ranker.row_shape(), dtype=torch.float64, requires_grad=True)
     logits = logits_of(ranker, UserState((user.memory[0] * (1 + scale)[None, :, :, None],), user.share), items)
     for candidate in range(5):
         for task in range(2):
             (slope,) = torch.autograd.grad(logits[candidate, task], scale, retain_graph=True)
-            torch.testing.assert_close(terms.links[candidate, task], slope, **TOLERANCE)
+            torch.testing.assert_close(terms.links[candidate, task], slope, **EXACT)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", LIME)
 def test_without_a_link_exactly_its_contribution_is_missing(log: EventLog, name: str) -> None:
     """Zero the values of one link: the first layer loses w_i G_i whatever stands behind it, and where no unit turns off
-    the logit loses the link's contribution. In float64: what keeps the units on is large.
+    the logit loses the link's contribution.
     """
-    ranker = build(log, name, head=[32, 16]).double()
+    ranker = build(log, name, head=[32, 16])
     user, items = ranker.encode_user(inputs_of(log, 3)), ranker.encode_items(log.item_table)
     ranker.head.from_item.bias.add_(50.0)
     shifted = ItemState(items.rows, items.share + 50.0)
@@ -113,7 +113,7 @@ def test_without_a_link_exactly_its_contribution_is_missing(log: EventLog, name:
         torch.testing.assert_close(missing, terms.links[..., link].sum(2), rtol=1e-9, atol=1e-9)
         first, before = (ranker.head.from_interaction(ranker.interact(u, items, everything)) for u in (without, user))
         lost = torch.einsum("nh,hk->nk", terms.weights[:, :, link], matrix[:, link])
-        torch.testing.assert_close(before - first, lost, **TOLERANCE)
+        torch.testing.assert_close(before - first, lost, **EXACT)
 
 
 @torch.no_grad()
@@ -145,7 +145,7 @@ def test_pooling_weights_make_the_state_of_a_link(log: EventLog, name: str, rece
     reads = ranker.history_attention(inputs)
     keys, values = ranker.history_keys_values(ranker.history(inputs))
     pooled = torch.einsum("nlh,nhv->lhv", reads, values).flatten(1)
-    torch.testing.assert_close(ranker.personalize(links, inputs)[0], pooled, **TOLERANCE)
+    torch.testing.assert_close(ranker.personalize(links, inputs)[0], pooled, **EXACT)
     (queries,) = ranker.link_queries(links)
     assert inputs.history.times is not None
     days = (inputs.history.times - inputs.history.times.max()).double() / 86_400_000
@@ -154,7 +154,7 @@ def test_pooling_weights_make_the_state_of_a_link(log: EventLog, name: str, rece
             scores = torch.stack([queries[0, link, head] @ key / 8**0.5 for key in keys[:, head]])
             if ranker.recency is not None:
                 scores = scores + functional.softplus(ranker.recency.raw[head]) * days
-            torch.testing.assert_close(reads[:, link, head], scores.softmax(0).float(), **TOLERANCE)
+            torch.testing.assert_close(reads[:, link, head], scores.softmax(0), **EXACT)
 
 
 @torch.no_grad()
@@ -179,13 +179,13 @@ def test_weights_of_a_layer_make_what_links_take_from_it(
     _, values, _, keys = last.uvqk(last.norm(history)).split(last.parts, -1)
     read = torch.einsum("nlh,nhv->lhv", reads, values.unflatten(1, (4, 8))).flatten(1)
     after = links[0] + last.output(last.out_norm(read) * functional.silu(gate))
-    torch.testing.assert_close(ranker.personalize(contextual, inputs)[0], after - contextual[0], **TOLERANCE)
+    torch.testing.assert_close(ranker.personalize(contextual, inputs)[0], after - contextual[0], **EXACT)
     for link, head in ((0, 0), (31, 3)):
         part = slice(8 * head, 8 * head + 8)
         scores = torch.stack([queries[link, part] @ key / 8**0.5 for key in keys[:, part]])
         divisor = len(scores) if normalizer == "length" else 1
         expected = scores.softmax(0) if activation == "softmax" else scores / (1 + (-scores).exp()) / divisor
-        torch.testing.assert_close(reads[:, link, head], expected, **TOLERANCE)
+        torch.testing.assert_close(reads[:, link, head], expected, **EXACT)
 
 
 @torch.no_grad()
@@ -197,7 +197,7 @@ def test_the_first_layer_reads_single_events(log: EventLog, name: str) -> None:
     known = shallow.state_dict()
     shallow.load_state_dict({key: value for key, value in ranker.state_dict().items() if key in known})
     first = ranker.history_attention(inputs)
-    torch.testing.assert_close(first, shallow.history_attention(inputs, "last"), **TOLERANCE)
+    torch.testing.assert_close(first, shallow.history_attention(inputs, "last"), **EXACT)
     assert not torch.allclose(first, ranker.history_attention(inputs, "last"), atol=1e-3)
 
 
@@ -216,4 +216,4 @@ def test_reading_does_not_depend_on_batch_mates(log: EventLog, name: str, varian
     together = ranker.history_attention(loader.user_inputs(requests), layer)
     alone = [ranker.history_attention(loader.user_inputs(requests[i : i + 1]), layer) for i in range(len(requests))]
     assert alone[0].shape == (0, ranker.options.all_links, 4)
-    torch.testing.assert_close(together, torch.cat(alone), **TOLERANCE)
+    torch.testing.assert_close(together, torch.cat(alone), **EXACT)

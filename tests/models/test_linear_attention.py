@@ -269,8 +269,9 @@ def test_folding_follows_the_normalizer(log: EventLog, options: dict[str, Any], 
                 ranker.fold(user)
             return
         store = compute_rows(ranker, log.item_table, "fp32")
-        folded = score_candidates(ranker, user, store, path="folded")
-        torch.testing.assert_close(folded, score_candidates(ranker, user, store, path="plain"), **CLOSE)
+        folded, plain = (score_candidates(ranker, user, store, path=path) for path in ("folded", "plain"))
+        size = plain.abs().max()  # with `none` logits grow with the history, and so does their rounding
+        torch.testing.assert_close(folded / size, plain / size, rtol=0, atol=1e-5)
 
 
 def test_features_that_may_be_negative_are_not_summed() -> None:

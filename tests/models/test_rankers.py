@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from dense_lime import EXACT
 from torch.nn import functional
 
 import limerank
@@ -28,6 +29,7 @@ from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import ScoringPath, score_candidates
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
+"""For what is served, in fp32."""
 SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets", "export"}
 
 
@@ -44,17 +46,19 @@ def logits_of(ranker: Ranker, batch: RequestBatch) -> torch.Tensor:
 @pytest.mark.parametrize("max_history", [1, 50])
 def test_scores_do_not_depend_on_batch_mates(ranker: Ranker, log: EventLog, max_history: int) -> None:
     """A request alone scores as it does among others, whose longer histories it is padded to; none has to have any."""
+    ranker.double()
     loader = loader_of(log, Part.TRAIN, max_history)
     requests = loader.requests[np.argsort(loader.history_lengths(loader.requests))[:: len(loader.requests) // 11]]
     lengths = loader.history_lengths(requests)
     assert lengths.min() == 0 < lengths.max() <= max_history
     together = logits_of(ranker, loader.assemble(requests))
     alone = torch.cat([logits_of(ranker, loader.assemble(requests[i : i + 1])) for i in range(len(requests))])
-    torch.testing.assert_close(together, alone, **TOLERANCE)
+    torch.testing.assert_close(together, alone, **EXACT)
 
 
 def test_scores_do_not_depend_on_the_number_of_candidates(ranker: Ranker, log: EventLog) -> None:
     """Each candidate scored alone gets the score it has among its fellow candidates."""
+    ranker.double()
     batch = loader_of(log).assemble(loader_of(log).requests[:3])
     together = logits_of(ranker, batch)
     request = row_of(batch.candidates.offsets, len(together))
@@ -66,7 +70,7 @@ def test_scores_do_not_depend_on_the_number_of_candidates(ranker: Ranker, log: E
             offsets=functional.pad(counts.cumsum(0), (1, 0)),
         )
         alone = logits_of(ranker, dataclasses.replace(batch, candidates=only))
-        torch.testing.assert_close(alone[0], together[candidate], **TOLERANCE)
+        torch.testing.assert_close(alone[0], together[candidate], **EXACT)
 
 
 def shuffled(batch: RequestBatch) -> RequestBatch:
@@ -93,7 +97,7 @@ def test_order_matters_where_it_is_said_to(log: EventLog, name: str, encoding: s
     """
     torch.manual_seed(0)
     few = dict.fromkeys(budget_options(RANKERS[name].options_type), 4)  # so that "the most recent" are not all
-    ranker = build_ranker({"name": name, "encoding": encoding, **few}, log.encoders.space(), 2, "test").eval()
+    ranker = build_ranker({"name": name, "encoding": encoding, **few}, log.encoders.space(), 2, "test").double().eval()
     if ranker.encoding is not None:
         torch.nn.init.normal_(ranker.encoding.table)
     batch = loader_of(log).assemble(loader_of(log).requests[:4])
@@ -101,7 +105,7 @@ def test_order_matters_where_it_is_said_to(log: EventLog, name: str, encoding: s
     if ranker.ordered or (encoding != "none" and ranker.family != "two-tower"):
         assert not torch.allclose(before, after, atol=1e-4)
     else:
-        torch.testing.assert_close(after, before, **TOLERANCE)
+        torch.testing.assert_close(after, before, **EXACT)
 
 
 def test_history_matters(ranker: Ranker, log: EventLog) -> None:
@@ -121,6 +125,7 @@ def test_context_matters(ranker: Ranker, log: EventLog) -> None:
 
 def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log: EventLog) -> None:
     """A request without history scores the same alone and next to one that has a history."""
+    ranker.double()
     loader = loader_of(log, Part.TRAIN)
     lengths = loader.history_lengths(loader.requests)
     empty, full = loader.requests[np.argmin(lengths)], loader.requests[np.argmax(lengths)]
@@ -128,7 +133,7 @@ def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log:
     alone = logits_of(ranker, loader.assemble(np.array([empty])))
     beside = logits_of(ranker, loader.assemble(np.array([empty, full])))
     assert torch.isfinite(alone).all()
-    torch.testing.assert_close(beside[: len(alone)], alone, **TOLERANCE)
+    torch.testing.assert_close(beside[: len(alone)], alone, **EXACT)
     ranker.loss(loader.assemble(np.array([empty, full]))).backward()
     for name, parameter in ranker.named_parameters():
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
@@ -136,10 +141,11 @@ def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log:
 
 def test_predicting_takes_a_path_with_the_same_scores(ranker: Ranker, log: EventLog) -> None:
     """Without gradients some rankers multiply in another order; no score changes."""
+    ranker.double()
     loader = loader_of(log, max_history=50)
     for requests in (loader.requests[:1], loader.requests[:5]):
         batch = loader.assemble(requests)
-        torch.testing.assert_close(logits_of(ranker, batch), ranker(batch).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits_of(ranker, batch), ranker(batch).detach(), **EXACT)
 
 
 def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, log: EventLog) -> None:
