@@ -1,5 +1,5 @@
 """Commands as a user types them. In this process, because importing torch takes longer than most commands do;
-a few tests (tests/e2e, tests/data/test_faults.py, `in_a_process`) start real ones.
+a few tests (tests/e2e, tests/data/build/test_faults.py, `in_a_process`) start real ones.
 """
 
 from __future__ import annotations

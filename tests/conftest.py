@@ -15,14 +15,14 @@ from hypothesis import settings
 from numerics import THREADS
 
 from limerank.config import RunConfig, TrainConfig
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS, Ranker, build_ranker
 from limerank.progress import Progress
 from limerank.serve.engine import Engine
-from limerank.study.publish import publish_run
+from limerank.serve.publish import publish_run
 from limerank.train.run import Run
 from limerank.train.trainer import train
 
@@ -45,37 +45,37 @@ def raw_log() -> RawLog:
 
 
 @pytest.fixture(scope="session")
-def log(raw_log: RawLog, tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+def dataset(raw_log: RawLog, tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
     return prepare(raw_log, tmp_path_factory.mktemp("data") / "dataset")
 
 
 @pytest.fixture(params=sorted(RANKERS))
-def ranker(request: pytest.FixtureRequest, log: EventLog) -> Ranker:
+def ranker(request: pytest.FixtureRequest, dataset: StoredDataset) -> Ranker:
     """Every ranker in turn, freshly initialized."""
     torch.manual_seed(0)
-    ranker = build_ranker({"name": request.param}, log.encoders.space(), len(log.schema.tasks), "test")
+    ranker = build_ranker({"name": request.param}, dataset.encoders.space(), len(dataset.schema.tasks), "test")
     return ranker.eval()
 
 
 class Runs(dict[str, Run]):
     """A ranker is trained when it is first asked for: a session needs few of them."""
 
-    def __init__(self, log: EventLog, folder: Path) -> None:
+    def __init__(self, dataset: StoredDataset, folder: Path) -> None:
         super().__init__()
-        self.log = log
+        self.dataset = dataset
         self.folder = folder
 
     def __missing__(self, name: str) -> Run:
         settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
-        config = RunConfig(dataset=self.log.path, model={"name": name}, train=settings, seed=1)
+        config = RunConfig(dataset=self.dataset.path, model={"name": name}, train=settings, seed=1)
         self[name] = train(config, self.folder / name, Progress(quiet=True))
         return self[name]
 
 
 @pytest.fixture(scope="session")
-def runs(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(dataset: StoredDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """One short run of every ranker, by name."""
-    return Runs(log, tmp_path_factory.mktemp("runs"))
+    return Runs(dataset, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

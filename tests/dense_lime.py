@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from limerank.batch import Features, RequestBatch, UserInputs
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import Ranker, build_ranker
-from limerank.nn.attention import HeadProjection
+from limerank.nn.layers.attention import HeadProjection
+from limerank.nn.layers.xor import XorLayer, XorStack
 from limerank.nn.links import ContextMix
-from limerank.nn.xor import XorLayer, XorStack
 from limerank.ops.xor_layer import training
+from limerank.splits import Part
 
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
 """For fp64: another order of summation, nothing else."""
@@ -38,13 +38,13 @@ def walk_short_histories(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_setting(
-    log: EventLog, lengths: list[int], *, seed: int = 5, with_times: bool = False, **model: Any
+    dataset: StoredDataset, lengths: list[int], *, seed: int = 5, with_times: bool = False, **model: Any
 ) -> tuple[Ranker, RequestBatch]:
     """A ranker in fp64, and requests of the log whose histories are cut to these lengths."""
     torch.manual_seed(seed)
-    ranker = build_ranker(model, log.encoders.space(), 2, "test")
+    ranker = build_ranker(model, dataset.encoders.space(), 2, "test")
     shaken(ranker)
-    loader = RequestLoader(log, Part.TEST, batch_requests=8, max_history=max(lengths), with_times=with_times)
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=8, max_history=max(lengths), with_times=with_times)
     enough = loader.requests[loader.history_lengths(loader.requests) >= max(lengths)]
     return ranker, cut_histories(loader.assemble(enough[: len(lengths)]), lengths)
 

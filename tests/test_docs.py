@@ -11,7 +11,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from limerank.config import RunConfig, TrainConfig
-from limerank.data.sources.table import Description, read_description
+from limerank.data.sources.table.read import Description, read_description
 from limerank.models import RANKERS
 from limerank.models.presets import PRESETS
 from limerank.train.configuration_text import render_configuration

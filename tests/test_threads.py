@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from limerank.bench.threads import run_thread_bench
 from limerank.cli.common import use_threads
 from limerank.progress import Progress
-from limerank.study.thread_bench import run_thread_bench
 from limerank.threads import CHOICES, available_cores, cgroup_share
 
 

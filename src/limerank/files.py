@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ from limerank.errors import ConflictError, LimerankError, UnavailableError
 
 STAGING_MARK = ".staging-"
 OLD_MARK = "-old"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM_WORDS = ("No space left", "quota exceeded", "File too large", "requested and")  # the last is numpy's
 
 
 class FileRecord(BaseModel):
@@ -225,3 +228,15 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def full_disk_named(out: Path, fix: str = "free some or write elsewhere") -> Iterator[None]:
+    """Turn 'no space left' of any writer into an error that names what was being written."""
+    try:
+        yield
+    except Exception as error:  # whoever writes raises its own: the system, numpy, polars
+        full = getattr(error, "errno", None) in NO_ROOM or any(word in str(error) for word in NO_ROOM_WORDS)
+        if not full:
+            raise
+        raise UnavailableError(f"{out}: no room left on the device; nothing was kept: {fix}") from None

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from limerank.protocols import ByColumn, GlobalTime, Split
+from limerank.splits import ByColumn, GlobalTime, Split
 
 PADDING_INDEX = 0
 UNKNOWN_INDEX = 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from calling import limerank
 
-from limerank.study import op_bench
+from limerank.bench import ops as op_bench
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ import pytest
 import yaml
 from calling import answer, in_a_process, limerank, refusal
 
-from limerank.data.raw import RawLog
-from limerank.data.sources.table import write_table_log
+from limerank.data.raw.log import RawLog
+from limerank.data.sources.table.read import write_table_log
 from limerank.train.run import Run
 
 

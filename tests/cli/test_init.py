@@ -9,9 +9,9 @@ import pytest
 import yaml
 from calling import answer, limerank
 
-from limerank.data.eventlog import EventLog
-from limerank.data.raw import RawLog
-from limerank.data.sources.table import write_table_log
+from limerank.data.raw.log import RawLog
+from limerank.data.sources.table.read import write_table_log
+from limerank.data.store.dataset import StoredDataset
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_prepare_table_with_a_schema_elsewhere_and_selection_on_the_test_part(pl
     (place / "schema.yaml").write_text(yaml.safe_dump(values))
     options = ["--raw", "my-log", "--schema", "schema.yaml", "--out", "d"]
     answer("prepare", "table", *options, "--select-on-test", cwd=place)
-    assert EventLog.open(place / "d").schema.split.select_on_test
+    assert StoredDataset.open(place / "d").schema.split.select_on_test
     done = limerank("prepare", "table", *options, cwd=place)
     assert done.returncode == 5
     assert limerank("prepare", "table", *options, "--overwrite", cwd=place).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calling import answer, limerank, refusal
 
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS
 
 
@@ -30,13 +30,13 @@ def test_the_table_has_every_ranker() -> None:
         assert row["name"] in shown
 
 
-def test_one_ranker_in_detail(log: EventLog) -> None:
+def test_one_ranker_in_detail(dataset: StoredDataset) -> None:
     shown = limerank("models", "mha").stdout
     assert "o_c = MHA(T_c, E, E; J)" in shown
     assert "M·N·d" in shown
     assert "heads" in shown
-    found = answer("models", "mha", "--dataset", log.path)
-    space = log.encoders.space()
+    found = answer("models", "mha", "--dataset", dataset.path)
+    space = dataset.encoders.space()
     sizes = sum(feature.size for feature in space.item + space.event + space.user + space.context)
     assert found["embedding_parameters"] == 16 * sizes
     assert {option["name"] for option in found["options"]} == set(RANKERS["mha"].options_type.model_fields)

@@ -25,9 +25,9 @@ display: title
 def titled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 12 movies with titles, one of them without; user u1 has seen 100 to 107."""
     folder = tmp_path_factory.mktemp("titled")
-    log = ["user,movie,at,liked"]
-    log += [f"u{u},{100 + m},{10**9 * (m + 1)},{(u + m) % 2}" for u in range(6) for m in range(8 + (u > 1) * 4)]
-    (folder / "log.csv").write_text("\n".join(log) + "\n")
+    dataset = ["user,movie,at,liked"]
+    dataset += [f"u{u},{100 + m},{10**9 * (m + 1)},{(u + m) % 2}" for u in range(6) for m in range(8 + (u > 1) * 4)]
+    (folder / "log.csv").write_text("\n".join(dataset) + "\n")
     titles = [f'{100 + m},"The {m}th, a film"' for m in range(11)]
     (folder / "items.csv").write_text("\n".join(["movie,title", *titles, "111,"]) + "\n")
     (folder / "log.yaml").write_text(DESCRIPTION)

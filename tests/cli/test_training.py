@@ -18,9 +18,9 @@ import pytest
 from calling import answer, limerank, refusal
 
 from limerank.config import TrainConfig
-from limerank.data.eventlog import EventLog
-from limerank.data.raw import RawLog
-from limerank.data.sources.table import write_table_log
+from limerank.data.raw.log import RawLog
+from limerank.data.sources.table.read import write_table_log
+from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics
 from limerank.train.news import duration, outcome
 from limerank.train.run import Run
@@ -33,8 +33,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TERM": "
 SHORT = ("--set", "train.max_history=5", "--set", "train.batch_requests=32")
 
 
-def test_a_line_per_epoch_on_standard_error_and_none_for_machines(log: EventLog, tmp_path: Path) -> None:
-    command = ("train", "ttsn", "--dataset", log.path, *SHORT, "--set", "train.patience=9", "--out")
+def test_a_line_per_epoch_on_standard_error_and_none_for_machines(dataset: StoredDataset, tmp_path: Path) -> None:
+    command = ("train", "ttsn", "--dataset", dataset.path, *SHORT, "--set", "train.patience=9", "--out")
     done = limerank(*command, tmp_path / "a")
     assert done.returncode == 0
     begin, *epochs = done.stderr.splitlines()
@@ -46,10 +46,10 @@ def test_a_line_per_epoch_on_standard_error_and_none_for_machines(log: EventLog,
     assert limerank(*command, tmp_path / "b", "--json").stderr == ""
 
 
-def test_on_a_terminal_the_lines_stay_and_the_bar_goes(log: EventLog, tmp_path: Path) -> None:
+def test_on_a_terminal_the_lines_stay_and_the_bar_goes(dataset: StoredDataset, tmp_path: Path) -> None:
     """A real terminal: the bar is drawn below the lines, which are still there at the end, each once and whole."""
     ours, theirs = pty.openpty()
-    command = ["train", "ttsn", "--dataset", str(log.path), *SHORT, "--out", str(tmp_path / "run")]
+    command = ["train", "ttsn", "--dataset", str(dataset.path), *SHORT, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [sys.executable, "-m", "limerank", *command], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=theirs
     )
@@ -71,10 +71,10 @@ def test_on_a_terminal_the_lines_stay_and_the_bar_goes(log: EventLog, tmp_path: 
     assert any("training ttsn" in line and "left" in line for line in lines)
 
 
-def test_the_counting_floor_stands_beside_the_ranker(log: EventLog, tmp_path: Path) -> None:
+def test_the_counting_floor_stands_beside_the_ranker(dataset: StoredDataset, tmp_path: Path) -> None:
     """A learning rate that learns nothing ends below it, and the command says so."""
     weak = ("--set", "train.learning_rate=1e-9", "--set", "train.epochs=1")
-    done = limerank("train", "ttsn", "--dataset", log.path, *SHORT, *weak, "--out", tmp_path / "weak")
+    done = limerank("train", "ttsn", "--dataset", dataset.path, *SHORT, *weak, "--out", tmp_path / "weak")
     assert "click, counting floor" in done.stdout
     assert "below the counting floor: click AUC" in done.stdout
     assert "still improving at the last epoch, 1 of 1: raise train.epochs" in done.stdout
@@ -85,7 +85,7 @@ def test_the_counting_floor_stands_beside_the_ranker(log: EventLog, tmp_path: Pa
     record = Run.open(tmp_path / "weak").record
     assert facts["floor"] == {task: metrics.model_dump() for task, metrics in record.floor.items()}
     assert any(line.startswith("click AUC") for line in facts["below_floor"])
-    trained = answer("train", "ttsn", "--dataset", log.path, *SHORT, *weak, "--out", tmp_path / "again")
+    trained = answer("train", "ttsn", "--dataset", dataset.path, *SHORT, *weak, "--out", tmp_path / "again")
     assert trained["floor"] == facts["floor"]
     assert trained["outcome"].startswith("still improving")
     assert trained["below_floor"] == facts["below_floor"]
@@ -104,9 +104,9 @@ def test_how_a_training_ended_is_said(allowed: int, done: int, best: int, said: 
     assert outcome(record, TrainConfig(epochs=allowed)) == said
 
 
-def test_early_stopping_says_so(log: EventLog, tmp_path: Path) -> None:
+def test_early_stopping_says_so(dataset: StoredDataset, tmp_path: Path) -> None:
     sets = ("--set", "train.epochs=60", "--set", "train.learning_rate=0.02", "--set", "train.patience=1")
-    done = limerank("train", "mha", "--dataset", log.path, *SHORT, *sets, "--out", tmp_path / "run")
+    done = limerank("train", "mha", "--dataset", dataset.path, *SHORT, *sets, "--out", tmp_path / "run")
     record = Run.open(tmp_path / "run").record
     assert record.epochs < 60
     assert f"no better validation NE for 1 epoch; best epoch {record.best_epoch} of 60" in done.stdout
@@ -195,11 +195,11 @@ def interrupt(command: list[str], ready: Callable[[], bool], **environment: str)
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_an_interrupted_training_says_where_it_was_and_that_nothing_was_kept(
-    log: EventLog, tmp_path: Path, as_json: bool
+    dataset: StoredDataset, tmp_path: Path, as_json: bool
 ) -> None:
     sets = ["--set", "train.epochs=1000", "--set", "train.patience=1000", *SHORT]
     code, out, errors = interrupt(
-        ["train", "ttsn", "--dataset", str(log.path), *sets, "--out", str(tmp_path / "run"), *["--json"] * as_json],
+        ["train", "ttsn", "--dataset", str(dataset.path), *sets, "--out", str(tmp_path / "run"), *["--json"] * as_json],
         lambda: any(path.stat().st_size for path in tmp_path.glob("run.staging-*/metrics.jsonl")),
     )
     *before, last = errors.splitlines()
@@ -235,9 +235,13 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
     ("work", "command", "said"),
     [
         ("limerank.serve.offline.compute_rows", ["export", "RUN", "--store", "store"], "nothing was activated, store"),
-        ("limerank.data.infer.infer", ["init", "--from", "log.csv"], "what was finished before is kept"),
-        ("limerank.data.append.add", ["append", "DATA", "--events", "e.csv"], "has all of the new events or none"),
-        ("limerank.data.intake.Intake.read", ["append", "DATA", "--events", "e.csv"], "nothing was appended to"),
+        ("limerank.data.draft.infer.infer", ["init", "--from", "log.csv"], "what was finished before is kept"),
+        (
+            "limerank.data.build.append.add",
+            ["append", "DATA", "--events", "e.csv"],
+            "has all of the new events or none",
+        ),
+        ("limerank.data.build.reading.Intake.read", ["append", "DATA", "--events", "e.csv"], "nothing was appended to"),
         ("limerank.study.quickstart.simulate", ["quickstart", "--out", "q"], "q holds what was finished"),
         (
             "limerank.study.accuracy.train_all",

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import Position, RequestLoader, share_items
-from limerank.data.eventlog import EventLog
-from limerank.data.ranges import LONG_RANGE, Ranges
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.ranges import LONG_RANGE, Ranges
+from limerank.splits import Part
 
 
-def loader_of(log: EventLog, **changes: object) -> RequestLoader:
+def loader_of(dataset: StoredDataset, **changes: object) -> RequestLoader:
     options: dict[str, object] = {"batch_requests": 16, "max_history": 12, "seed": 5} | changes
-    return RequestLoader(log, Part.TRAIN, **options)  # type: ignore[arg-type]
+    return RequestLoader(dataset, Part.TRAIN, **options)  # type: ignore[arg-type]
 
 
 def tensors(batch: RequestBatch) -> list[torch.Tensor]:
@@ -44,26 +44,28 @@ def same(left: Iterable[RequestBatch], right: Iterable[RequestBatch]) -> bool:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 99), stopped=st.integers(0, 30), prefetch=st.integers(0, 3))
-def test_a_loader_goes_on_exactly_where_another_stopped(log: EventLog, seed: int, stopped: int, prefetch: int) -> None:
+def test_a_loader_goes_on_exactly_where_another_stopped(
+    dataset: StoredDataset, seed: int, stopped: int, prefetch: int
+) -> None:
     """Two passes in one go equal the batches before and after a stop at any place, in any pass."""
-    whole = loader_of(log, seed=seed)
+    whole = loader_of(dataset, seed=seed)
     expected = [*whole, *whole]
-    first = loader_of(log, seed=seed, prefetch=prefetch)
+    first = loader_of(dataset, seed=seed, prefetch=prefetch)
     taken: list[RequestBatch] = []
     while len(taken) < min(stopped, len(expected)):
         for batch in first:
             taken.append(batch)
             if len(taken) == min(stopped, len(expected)):
                 break
-    second = loader_of(log, seed=seed, prefetch=prefetch, position=first.position)
+    second = loader_of(dataset, seed=seed, prefetch=prefetch, position=first.position)
     while len(taken) < len(expected):
         taken += list(second)
     assert same(taken, expected)
     assert first.position.passes * len(first) + first.position.batches == min(stopped, len(expected))
 
 
-def test_position_tells_passes_and_batches(log: EventLog) -> None:
-    loader = loader_of(log)
+def test_position_tells_passes_and_batches(dataset: StoredDataset) -> None:
+    loader = loader_of(dataset)
     assert loader.position == Position(0, 0)
     next(iter(loader))
     assert loader.position == Position(0, 1)
@@ -71,10 +73,10 @@ def test_position_tells_passes_and_batches(log: EventLog) -> None:
     assert loader.position == Position(1, 0)
 
 
-def test_prefetched_batches_are_the_same_and_come_from_another_thread(log: EventLog) -> None:
-    assert same(loader_of(log, prefetch=3), loader_of(log))
+def test_prefetched_batches_are_the_same_and_come_from_another_thread(dataset: StoredDataset) -> None:
+    assert same(loader_of(dataset, prefetch=3), loader_of(dataset))
     threads = set()
-    loader = loader_of(log, prefetch=1)
+    loader = loader_of(dataset, prefetch=1)
     assemble = loader.assemble
 
     def noting(requests: NDArray[np.int64]) -> RequestBatch:
@@ -86,27 +88,27 @@ def test_prefetched_batches_are_the_same_and_come_from_another_thread(log: Event
     assert {name.startswith("limerank-loader") for name in threads} == {True}
 
 
-def test_an_error_in_the_background_reaches_the_consumer_and_no_thread_stays(log: EventLog) -> None:
+def test_an_error_in_the_background_reaches_the_consumer_and_no_thread_stays(dataset: StoredDataset) -> None:
     before = threading.active_count()
-    loader = loader_of(log, prefetch=2)
+    loader = loader_of(dataset, prefetch=2)
     loader._item = loader._item[:3]
     with pytest.raises(IndexError):
         list(loader)
-    broken_off = iter(loader_of(log, prefetch=2))
+    broken_off = iter(loader_of(dataset, prefetch=2))
     next(broken_off)
     broken_off.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
 
 
-def test_requests_of_similar_length_share_a_batch(log: EventLog) -> None:
-    loader = loader_of(log, max_history=1000)
+def test_requests_of_similar_length_share_a_batch(dataset: StoredDataset) -> None:
+    loader = loader_of(dataset, max_history=1000)
     spreads = [int(np.ptp(loader.history_lengths(requests))) for requests in loader.plan()]
     unsorted = [int(np.ptp(loader.history_lengths(part))) for part in np.array_split(loader.requests, len(loader))]
     assert np.mean(spreads) < np.mean(unsorted) / 2
 
 
-def test_a_batch_can_be_moved(log: EventLog) -> None:
-    batch = next(iter(loader_of(log)))
+def test_a_batch_can_be_moved(dataset: StoredDataset) -> None:
+    batch = next(iter(loader_of(dataset)))
     moved = batch.map(lambda tensor: tensor.to("meta"))
     assert {tensor.device.type for tensor in tensors(moved)} == {"meta"}
     assert len(tensors(moved)) == len(tensors(batch)) > 10
@@ -123,8 +125,8 @@ def test_slices_and_rows_gather_the_same(pairs: list[tuple[int, int]]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(rows=st.lists(st.integers(0, 200), min_size=1, max_size=2000))
-def test_items_are_shared_without_changing_what_a_row_is(log: EventLog, rows: list[int]) -> None:
+def test_items_are_shared_without_changing_what_a_row_is(dataset: StoredDataset, rows: list[int]) -> None:
     """Whichever way the items of a batch are found: the whole table, a bitmap or sorting."""
-    items, place = share_items(log.item_table, np.array(rows, dtype=np.uint8))
-    assert torch.equal(items.take(place).indices, log.item_table.take(torch.tensor(rows)).indices)
-    assert torch.equal(items.take(place).lists[0].values, log.item_table.take(torch.tensor(rows)).lists[0].values)
+    items, place = share_items(dataset.item_table, np.array(rows, dtype=np.uint8))
+    assert torch.equal(items.take(place).indices, dataset.item_table.take(torch.tensor(rows)).indices)
+    assert torch.equal(items.take(place).lists[0].values, dataset.item_table.take(torch.tensor(rows)).lists[0].values)

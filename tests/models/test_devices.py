@@ -10,9 +10,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import Ranker, build_ranker
+from limerank.splits import Part
 
 FACTORIES = {
     torch.arange, torch.as_tensor, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand,
@@ -32,9 +32,9 @@ class DeviceIsNamed(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, log: EventLog, training: bool) -> None:
+def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, dataset: StoredDataset, training: bool) -> None:
     """Several requests, in training (own losses, unknown values) and predicting."""
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
     batch = loader.assemble(loader.requests[:8])
     ranker.train(training)
     with DeviceIsNamed():
@@ -57,19 +57,21 @@ def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, log: EventLog, 
     ],
     ids=lambda model: model["name"],
 )
-def test_nor_by_options(log: EventLog, model: dict[str, Any]) -> None:
+def test_nor_by_options(dataset: StoredDataset, model: dict[str, Any]) -> None:
     """The same for what is off by default."""
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
     batch = loader.assemble(loader.requests[:8])
-    ranker = build_ranker(model, log.encoders.space(), len(log.schema.tasks), "test").train()
+    ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test").train()
     with DeviceIsNamed():
         ranker.loss(batch).backward()
 
 
-def test_a_request_runs_where_its_tensors_are(ranker: Ranker, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_runs_where_its_tensors_are(
+    ranker: Ranker, dataset: StoredDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the meta device, which refuses to mix with the CPU and has no values that Python could ask for."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know this device
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=20)
     batch = loader.assemble(loader.requests[:1])
     elsewhere = batch.map(lambda tensor: tensor.to("meta"))
     logits = ranker.to("meta")(elsewhere)

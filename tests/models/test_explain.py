@@ -13,14 +13,14 @@ from torch.nn import functional
 
 from limerank.batch import UserInputs
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS, ItemState, UserState, build_ranker
 from limerank.models.lime import LimeRanker, ReadingLayer
-from limerank.models.lime_mha import LimeMHA
-from limerank.models.lime_xor import LimeXOR
-from limerank.nn.xor import XorLayer
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.lime_xor import LimeXORRanker
+from limerank.nn.layers.xor import XorLayer
 from limerank.serve.contributions import contributions
+from limerank.splits import Part
 
 LIME = sorted(name for name, ranker in RANKERS.items() if issubclass(ranker, LimeRanker))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -33,10 +33,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 HEADS = [[64], [32, 16], [32, 24, 8]]
 
 
-def build(log: EventLog, name: str, **options: Any) -> LimeRanker:
+def build(dataset: StoredDataset, name: str, **options: Any) -> LimeRanker:
     """A ranker in fp64, none of whose parameters is zero."""
     torch.manual_seed(4)
-    ranker = build_ranker({"name": name, **options}, log.encoders.space(), 2, "test").eval()
+    ranker = build_ranker({"name": name, **options}, dataset.encoders.space(), 2, "test").eval()
     assert isinstance(ranker, LimeRanker)
     with torch.no_grad():
         for parameter in ranker.parameters():
@@ -44,8 +44,8 @@ def build(log: EventLog, name: str, **options: Any) -> LimeRanker:
     return ranker.double()
 
 
-def inputs_of(log: EventLog, *requests: int) -> UserInputs:
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20, with_times=True)
+def inputs_of(dataset: StoredDataset, *requests: int) -> UserInputs:
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=20, with_times=True)
     return loader.user_inputs(loader.requests[list(requests)])
 
 
@@ -62,13 +62,13 @@ def test_every_lime_ranker_is_covered() -> None:
 @pytest.mark.parametrize("head", HEADS, ids=len)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", LIME)
-def test_the_terms_add_up_to_the_logit(log: EventLog, name: str, variant: str, head: list[int]) -> None:
+def test_the_terms_add_up_to_the_logit(dataset: StoredDataset, name: str, variant: str, head: list[int]) -> None:
     """Of both tasks and every candidate; the biases are computed forward, not as what is left."""
-    ranker = build(log, name, head=head, **VARIANTS[variant])
-    user, items = ranker.encode_user(inputs_of(log, 3)), ranker.encode_items(log.item_table)
+    ranker = build(dataset, name, head=head, **VARIANTS[variant])
+    user, items = ranker.encode_user(inputs_of(dataset, 3)), ranker.encode_items(dataset.item_table)
     terms = contributions(ranker, user, items)
     heads, links = ranker.row_shape()
-    assert terms.links.shape == (len(log.item_table), 2, heads, links)
+    assert terms.links.shape == (len(dataset.item_table), 2, heads, links)
     torch.testing.assert_close(terms.total, logits_of(ranker, user, items), **EXACT)
     for part in (terms.links.sum((2, 3)), terms.item, terms.user, terms.constant):
         assert (part.abs() > 1e-4).any()
@@ -76,10 +76,13 @@ def test_the_terms_add_up_to_the_logit(log: EventLog, name: str, variant: str, h
 
 @pytest.mark.parametrize("head", HEADS, ids=len)
 @pytest.mark.parametrize("name", LIME)
-def test_a_contribution_is_the_slope_in_the_value_of_a_link(log: EventLog, name: str, head: list[int]) -> None:
+def test_a_contribution_is_the_slope_in_the_value_of_a_link(dataset: StoredDataset, name: str, head: list[int]) -> None:
     """Scale the values of each link and head by 1 + x: autograd through the ranker's own path agrees at x = 0."""
-    ranker = build(log, name, head=head)
-    user, items = ranker.encode_user(inputs_of(log, 3)), ranker.encode_items(log.item_table.take(torch.arange(1, 6)))
+    ranker = build(dataset, name, head=head)
+    user, items = (
+        ranker.encode_user(inputs_of(dataset, 3)),
+        ranker.encode_items(dataset.item_table.take(torch.arange(1, 6))),
+    )
     terms = contributions(ranker, user, items)
     scale = torch.zeros(ranker.row_shape(), dtype=torch.float64, requires_grad=True)
     logits = logits_of(ranker, UserState((user.memory[0] * (1 + scale)[None, :, :, None],), user.share), items)
@@ -91,18 +94,18 @@ def test_a_contribution_is_the_slope_in_the_value_of_a_link(log: EventLog, name:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", LIME)
-def test_without_a_link_exactly_its_contribution_is_missing(log: EventLog, name: str) -> None:
+def test_without_a_link_exactly_its_contribution_is_missing(dataset: StoredDataset, name: str) -> None:
     """Zero the values of one link: the first layer loses w_i G_i whatever stands behind it, and where no unit turns off
     the logit loses the link's contribution.
     """
-    ranker = build(log, name, head=[32, 16])
-    user, items = ranker.encode_user(inputs_of(log, 3)), ranker.encode_items(log.item_table)
+    ranker = build(dataset, name, head=[32, 16])
+    user, items = ranker.encode_user(inputs_of(dataset, 3)), ranker.encode_items(dataset.item_table)
     ranker.head.from_item.bias.add_(50.0)
     shifted = ItemState(items.rows, items.share + 50.0)
     ranker.head.later[0].bias.add_(1000.0)  # type: ignore[operator]
     terms = contributions(ranker, user, shifted)
     whole = logits_of(ranker, user, shifted)
-    everything = torch.tensor([0, len(log.item_table)])
+    everything = torch.tensor([0, len(dataset.item_table)])
     (folded,) = ranker.fold(user)
     matrix = folded.matrix.unflatten(0, ranker.row_shape())
     for link in (0, 7, 31):
@@ -118,13 +121,13 @@ def test_without_a_link_exactly_its_contribution_is_missing(log: EventLog, name:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", LIME)
-def test_links_that_a_request_does_not_use_add_and_read_nothing(log: EventLog, name: str) -> None:
-    ranker = build(log, name, links=8, pool=20)
-    inputs = inputs_of(log, 3)
+def test_links_that_a_request_does_not_use_add_and_read_nothing(dataset: StoredDataset, name: str) -> None:
+    ranker = build(dataset, name, links=8, pool=20)
+    inputs = inputs_of(dataset, 3)
     assert ranker.selection is not None
     chosen, _ = ranker.selection(ranker.context_tower(inputs.users, inputs.context))
     resting = [link for link in range(20) if link not in chosen[0].tolist()]
-    terms = contributions(ranker, ranker.encode_user(inputs), ranker.encode_items(log.item_table))
+    terms = contributions(ranker, ranker.encode_user(inputs), ranker.encode_items(dataset.item_table))
     reads = ranker.history_attention(inputs)
     assert reads.shape == (len(inputs.history.item_of_event), 20, 4)
     assert len(resting) == 12
@@ -137,10 +140,10 @@ def test_links_that_a_request_does_not_use_add_and_read_nothing(log: EventLog, n
 @torch.no_grad()
 @pytest.mark.parametrize("recency", [False, True])
 @pytest.mark.parametrize("name", ["lime-mha", "lime-hstu"])
-def test_pooling_weights_make_the_state_of_a_link(log: EventLog, name: str, recency: bool) -> None:
+def test_pooling_weights_make_the_state_of_a_link(dataset: StoredDataset, name: str, recency: bool) -> None:
     """L^P, as the ranker computes it, is the sum of event values times these weights; so are the loops of a softmax."""
-    ranker, inputs = build(log, name, recency=recency), inputs_of(log, 3)
-    assert isinstance(ranker, LimeMHA)
+    ranker, inputs = build(dataset, name, recency=recency), inputs_of(dataset, 3)
+    assert isinstance(ranker, LimeMHARanker)
     links, _ = ranker.reading_links(ranker.context_tower(inputs.users, inputs.context))
     reads = ranker.history_attention(inputs)
     keys, values = ranker.history_keys_values(ranker.history(inputs))
@@ -162,12 +165,12 @@ def test_pooling_weights_make_the_state_of_a_link(log: EventLog, name: str, rece
 @pytest.mark.parametrize(("layers", "layer"), [(1, "first"), (1, "last"), (3, "last")])
 @pytest.mark.parametrize("name", ["lime-xor", "isab"])
 def test_weights_of_a_layer_make_what_links_take_from_it(
-    log: EventLog, name: str, layers: int, layer: ReadingLayer, activation: str, normalizer: str
+    dataset: StoredDataset, name: str, layers: int, layer: ReadingLayer, activation: str, normalizer: str
 ) -> None:
     """Put through the rest of the last layer, the sum of event values times these weights is L^P of the ranker."""
-    ranker = build(log, name, layers=layers, activation=activation, normalizer=normalizer)
-    inputs = inputs_of(log, 3)
-    assert isinstance(ranker, LimeXOR)
+    ranker = build(dataset, name, layers=layers, activation=activation, normalizer=normalizer)
+    inputs = inputs_of(dataset, 3)
+    assert isinstance(ranker, LimeXORRanker)
     contextual, _ = ranker.reading_links(ranker.context_tower(inputs.users, inputs.context))
     history, links = ranker.history(inputs), contextual
     *before, last = ranker.stack.layers
@@ -190,10 +193,10 @@ def test_weights_of_a_layer_make_what_links_take_from_it(
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["lime-xor", "isab"])
-def test_the_first_layer_reads_single_events(log: EventLog, name: str) -> None:
+def test_the_first_layer_reads_single_events(dataset: StoredDataset, name: str) -> None:
     """Its weights are those of a ranker with that layer alone, and the last layer's are others."""
-    ranker, inputs = build(log, name, layers=3), inputs_of(log, 3)
-    shallow = build(log, name, layers=1)
+    ranker, inputs = build(dataset, name, layers=3), inputs_of(dataset, 3)
+    shallow = build(dataset, name, layers=1)
     known = shallow.state_dict()
     shallow.load_state_dict({key: value for key, value in ranker.state_dict().items() if key in known})
     first = ranker.history_attention(inputs)
@@ -205,11 +208,13 @@ def test_the_first_layer_reads_single_events(log: EventLog, name: str) -> None:
 @pytest.mark.parametrize("layer", ["first", "last"])
 @pytest.mark.parametrize("variant", ["plain", "pool"])
 @pytest.mark.parametrize("name", LIME)
-def test_reading_does_not_depend_on_batch_mates(log: EventLog, name: str, variant: str, layer: ReadingLayer) -> None:
+def test_reading_does_not_depend_on_batch_mates(
+    dataset: StoredDataset, name: str, variant: str, layer: ReadingLayer
+) -> None:
     """A request reads alone as among others; one without a history has no event to read."""
-    timed = {"recency": True} if issubclass(RANKERS[name], LimeMHA) else {}
-    ranker = build(log, name, **timed, **VARIANTS[variant])
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=4, max_history=20, with_times=True)
+    timed = {"recency": True} if issubclass(RANKERS[name], LimeMHARanker) else {}
+    ranker = build(dataset, name, **timed, **VARIANTS[variant])
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=4, max_history=20, with_times=True)
     lengths = loader.history_lengths(loader.requests)
     requests = loader.requests[np.argsort(lengths)[:: len(lengths) // 4]]
     assert loader.history_lengths(requests)[0] == 0

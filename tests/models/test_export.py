@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from limerank.batch import UserInputs
+from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError
 from limerank.models import Ranker, UserState, build_ranker
 from limerank.models.export import export_user_stage
-from limerank.study.zoo import BUILT_IN, random_request
+from limerank.splits import Part
 
 
 def assert_same(got: UserState, expected: UserState) -> None:
@@ -27,14 +27,14 @@ def assert_same(got: UserState, expected: UserState) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:No complete tensor found")  # of torch, about weights that are not on the CPU
-def test_the_user_stage_is_exported_with_a_free_history(ranker: Ranker, log: EventLog) -> None:
+def test_the_user_stage_is_exported_with_a_free_history(ranker: Ranker, dataset: StoredDataset) -> None:
     """One program, made from one request, then saved and loaded, runs others: other lengths, items and lists."""
 
     def inputs_of(request: int, length: int) -> UserInputs:
-        loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=length)
+        loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=length)
         return loader.user_inputs(np.array([request]))
 
-    requests = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=1).requests
+    requests = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=1).requests
     last, first = int(requests[-1]), int(requests[0])
     program = export_user_stage(ranker, inputs_of(last, 5))
     file = io.BytesIO()
@@ -50,9 +50,9 @@ def test_the_user_stage_is_exported_with_a_free_history(ranker: Ranker, log: Eve
         assert_same(stage(inputs), expected)
 
 
-def test_only_one_request_with_a_history_is_an_example(log: EventLog) -> None:
-    ranker = build_ranker({"name": "ttsn"}, log.encoders.space(), 1, "test")
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=5)
+def test_only_one_request_with_a_history_is_an_example(dataset: StoredDataset) -> None:
+    ranker = build_ranker({"name": "ttsn"}, dataset.encoders.space(), 1, "test")
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=5)
     for requests in (loader.requests[-2:], loader.requests[np.argmin(loader.history_lengths(loader.requests))][None]):
         with pytest.raises(ArgumentError, match="one request that has a history"):
             export_user_stage(ranker, loader.user_inputs(requests))

@@ -29,25 +29,25 @@ from dense_lime import (
 from torch import Tensor
 
 from limerank.batch import RequestBatch, UserInputs
+from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.models.export import export_user_stage
-from limerank.models.isab import ISAB
+from limerank.models.isab import ISABRanker
 from limerank.models.lime import LimeRanker
-from limerank.models.lime_hstu import LimeHSTU
-from limerank.models.lime_mha import LimeMHA
-from limerank.models.lime_xor import LimeXOR
-from limerank.models.pma import PMA
+from limerank.models.lime_hstu import LimeHSTURanker
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.lime_xor import LimeXORRanker
+from limerank.models.pma import PMARanker
+from limerank.nn.layers.stu import STULayer
 from limerank.nn.recency import DAY
-from limerank.nn.stu import STULayer
 from limerank.progress import Progress
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
-from limerank.study.zoo import BUILT_IN, random_request
+from limerank.splits import Part
 from limerank.train.evaluate import evaluate, evaluation_loader
 from limerank.train.run import Run
 from limerank.train.trainer import train
@@ -69,7 +69,7 @@ def finished(ranker: LimeRanker, personalized: Tensor, context: Tensor, targets:
     return candidates_read(ranker, targets, personalized)
 
 
-def expected_xor(ranker: LimeXOR, batch: RequestBatch) -> Tensor:
+def expected_xor(ranker: LimeXORRanker, batch: RequestBatch) -> Tensor:
     """Dense attention of N + l rows under the mask of Algorithm 1, layer by layer, then the candidate stage."""
     rows = []
     for history, context, targets in per_request(ranker, batch):
@@ -80,7 +80,7 @@ def expected_xor(ranker: LimeXOR, batch: RequestBatch) -> Tensor:
     return torch.cat(rows)
 
 
-def pooled(ranker: LimeMHA, history: Tensor, context: Tensor, bias: Tensor | None = None) -> Tensor:
+def pooled(ranker: LimeMHARanker, history: Tensor, context: Tensor, bias: Tensor | None = None) -> Tensor:
     """L^P of LIME-MHA, one softmax per head."""
     queries = heads_of(ranker.link_queries, reading_links(ranker, context))
     keys, values = (heads_of(ranker.history_keys_values, history, output) for output in (0, 1))
@@ -150,15 +150,15 @@ MORE_XOR_OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", XOR_OPTIONS + MORE_XOR_OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["lime-xor", "isab"])
-def test_xor_is_dense_attention_under_the_mask(log: EventLog, name: str, options: dict[str, Any]) -> None:
+def test_xor_is_dense_attention_under_the_mask(dataset: StoredDataset, name: str, options: dict[str, Any]) -> None:
     """o_c of the whole ranker, empty and one-event histories included; ISAB in the order links, then history."""
-    ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | options)
-    assert isinstance(ranker, LimeXOR)
-    assert isinstance(ranker, ISAB) == (ranker.stack.design.order == "gauss-seidel")
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | options)
+    assert isinstance(ranker, LimeXORRanker)
+    assert isinstance(ranker, ISABRanker) == (ranker.stack.design.order == "gauss-seidel")
     assert_same(ranker, batch, expected_xor(ranker, batch))
 
 
-def expected_mha(ranker: LimeMHA, batch: RequestBatch) -> Tensor:
+def expected_mha(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
     """Two softmaxes in a row, head by head."""
     rows = [
         finished(ranker, pooled(ranker, history, context), context, targets)
@@ -180,9 +180,9 @@ def expected_mha(ranker: LimeMHA, batch: RequestBatch) -> Tensor:
     ],
     ids=str,
 )
-def test_mha_against_explicit_matrices(log: EventLog, options: dict[str, Any]) -> None:
-    ranker, batch = log_setting(log, LENGTHS, name="lime-mha", **SMALL | options)
-    assert isinstance(ranker, LimeMHA)
+def test_mha_against_explicit_matrices(dataset: StoredDataset, options: dict[str, Any]) -> None:
+    ranker, batch = log_setting(dataset, LENGTHS, name="lime-mha", **SMALL | options)
+    assert isinstance(ranker, LimeMHARanker)
     assert_same(ranker, batch, expected_mha(ranker, batch))
 
 
@@ -200,12 +200,12 @@ def test_mha_against_explicit_matrices(log: EventLog, options: dict[str, Any]) -
     ids=str,
 )
 def test_gradients_are_those_of_the_equations(
-    log: EventLog, name: str, options: dict[str, Any], walked: bool, monkeypatch: pytest.MonkeyPatch
+    dataset: StoredDataset, name: str, options: dict[str, Any], walked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of every parameter of the ranker that o_c depends on; histories in batches, or one by one as long ones are."""
-    ranker, batch = log_setting(log, LENGTHS, name=name, with_times=True, **SMALL | options)
-    assert isinstance(ranker, LimeXOR | LimeMHA)
-    if isinstance(ranker, LimeXOR):
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, with_times=True, **SMALL | options)
+    assert isinstance(ranker, LimeXORRanker | LimeMHARanker)
+    if isinstance(ranker, LimeXORRanker):
         expected = expected_xor(ranker, batch)
     else:
         expected = (expected_mha if ranker.recency is None else expected_recency)(ranker, batch)
@@ -250,10 +250,10 @@ def causal_layer(layer: STULayer, rows: Tensor) -> Tensor:
     ids=str,
 )
 @torch.no_grad()
-def test_hstu_against_loops(log: EventLog, options: dict[str, Any]) -> None:
+def test_hstu_against_loops(dataset: StoredDataset, options: dict[str, Any]) -> None:
     """A causal stack over the history, event by event; then links and candidates as in LIME-MHA."""
-    ranker, batch = log_setting(log, [4, 0, 1, 9], name="lime-hstu", **SMALL | options)
-    assert isinstance(ranker, LimeHSTU)
+    ranker, batch = log_setting(dataset, [4, 0, 1, 9], name="lime-hstu", **SMALL | options)
+    assert isinstance(ranker, LimeHSTURanker)
     expected = []
     for history, context, targets in per_request(ranker, batch):
         for layer in ranker.stack.layers:
@@ -264,10 +264,10 @@ def test_hstu_against_loops(log: EventLog, options: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_hstu_is_causal_and_links_are_not(log: EventLog) -> None:
+def test_hstu_is_causal_and_links_are_not(dataset: StoredDataset) -> None:
     """Another event j changes the states of j and later ones only; the links read all of them."""
-    ranker, batch = log_setting(log, [9], name="lime-hstu", **SMALL)
-    assert isinstance(ranker, LimeHSTU)
+    ranker, batch = log_setting(dataset, [9], name="lime-hstu", **SMALL)
+    assert isinstance(ranker, LimeHSTURanker)
     history = batch.inputs.history
     before, state = ranker.history(batch.inputs), ranker.encode_user(batch.inputs)
     for place in (0, 5, 8):
@@ -280,10 +280,10 @@ def test_hstu_is_causal_and_links_are_not(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"query_width": 8}, {"links": 1}, {"heads": 1}], ids=str)
-def test_pma_against_explicit_matrices(log: EventLog, options: dict[str, Any]) -> None:
+def test_pma_against_explicit_matrices(dataset: StoredDataset, options: dict[str, Any]) -> None:
     """MAB(S^C, E) with its two norms, then candidates over the pooled seeds: keys and values both of the user."""
-    ranker, batch = log_setting(log, LENGTHS, name="pma", **SMALL | options)
-    assert isinstance(ranker, PMA)
+    ranker, batch = log_setting(dataset, LENGTHS, name="pma", **SMALL | options)
+    assert isinstance(ranker, PMARanker)
     expected = []
     for history, context, targets in per_request(ranker, batch):
         seeds = contextual(ranker.context_mix, ranker.seeds.embeddings, context)
@@ -298,16 +298,16 @@ def test_pma_against_explicit_matrices(log: EventLog, options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor"])
-def test_two_levels_against_a_loop(log: EventLog, name: str) -> None:
+def test_two_levels_against_a_loop(dataset: StoredDataset, name: str) -> None:
     """Both levels read the history; a candidate's weight for a fine link is its parent's times its own."""
-    ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | {"links": 6, "coarse_links": 3})
-    assert isinstance(ranker, LimeMHA | LimeXOR)
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"links": 6, "coarse_links": 3})
+    assert isinstance(ranker, LimeMHARanker | LimeXORRanker)
     raw = ranker.links.embeddings
     links = torch.stack([*raw[:3], *(raw[3 + i] + raw[i % 3] for i in range(6))])
     expected = []
     for history, context, targets in per_request(ranker, batch):
         reading = contextual(ranker.context_mix, links, context)
-        if isinstance(ranker, LimeXOR):
+        if isinstance(ranker, LimeXORRanker):
             personalized = dense_stack(ranker.stack, history, reading) - reading
         else:
             keys, values = (heads_of(ranker.history_keys_values, history, output) for output in (0, 1))
@@ -327,9 +327,9 @@ def test_two_levels_against_a_loop(log: EventLog, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab"])
 @pytest.mark.parametrize("context", ["before", "after"])
-def test_a_pool_uses_its_active_links_only(log: EventLog, name: str, context: str) -> None:
+def test_a_pool_uses_its_active_links_only(dataset: StoredDataset, name: str, context: str) -> None:
     """Exactly `links` of the pool have values, by the context; the others are zero and reach no score."""
-    ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | {"pool": 12, "context": context})
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"pool": 12, "context": context})
     assert isinstance(ranker, LimeRanker)
     assert ranker.selection is not None
     assert ranker.row_shape() == (2, 12)
@@ -352,10 +352,10 @@ def test_a_pool_uses_its_active_links_only(log: EventLog, name: str, context: st
 
 @pytest.mark.parametrize("options", [{}, {"candidate_activation": "silu"}, {"context": "after"}], ids=str)
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor"])
-def test_a_pool_against_explicit_matrices(log: EventLog, name: str, options: dict[str, Any]) -> None:
+def test_a_pool_against_explicit_matrices(dataset: StoredDataset, name: str, options: dict[str, Any]) -> None:
     """Scores of the pool, the best of them as links, weights over the whole pool, values scaled by their shares."""
-    ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | {"pool": 12} | options)
-    assert isinstance(ranker, LimeMHA | LimeXOR)
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"pool": 12} | options)
+    assert isinstance(ranker, LimeMHARanker | LimeXORRanker)
     assert ranker.selection is not None
     score, everything = ranker.selection.score, ranker.links.embeddings
     expected = []
@@ -366,7 +366,7 @@ def test_a_pool_against_explicit_matrices(log: EventLog, name: str, options: dic
         links = everything[chosen]
         if ranker.options.context == "before":
             links = contextual(ranker.context_mix, links, context)
-        if isinstance(ranker, LimeXOR):
+        if isinstance(ranker, LimeXORRanker):
             personalized = dense_stack(ranker.stack, history, links) - links
         else:
             keys, values = (heads_of(ranker.history_keys_values, history, output) for output in (0, 1))
@@ -383,10 +383,10 @@ def test_a_pool_against_explicit_matrices(log: EventLog, name: str, options: dic
     assert_same(ranker, batch, torch.cat(expected))
 
 
-def test_the_selection_is_trained(log: EventLog) -> None:
+def test_the_selection_is_trained(dataset: StoredDataset) -> None:
     """Its layer gets gradient of the loss, and moving it moves which links are active."""
-    ranker, batch = log_setting(log, LENGTHS, name="lime-mha", **SMALL | {"pool": 12})
-    assert isinstance(ranker, LimeMHA)
+    ranker, batch = log_setting(dataset, LENGTHS, name="lime-mha", **SMALL | {"pool": 12})
+    assert isinstance(ranker, LimeMHARanker)
     assert ranker.selection is not None
     ranker.loss(dataclasses.replace(batch, labels=batch.labels.double())).backward()
     for parameter in ranker.selection.parameters():
@@ -399,11 +399,11 @@ def test_the_selection_is_trained(log: EventLog) -> None:
 
 
 @torch.no_grad()
-def test_a_pool_that_is_no_larger_is_no_pool(log: EventLog) -> None:
+def test_a_pool_that_is_no_larger_is_no_pool(dataset: StoredDataset) -> None:
     """With indifferent scores every link is active with scale 1: the ranker without a pool."""
-    ranker, batch = log_setting(log, LENGTHS, name="lime-xor", **SMALL | {"pool": 5})
-    plain, _ = log_setting(log, LENGTHS, name="lime-xor", **SMALL)
-    assert isinstance(ranker, LimeXOR)
+    ranker, batch = log_setting(dataset, LENGTHS, name="lime-xor", **SMALL | {"pool": 5})
+    plain, _ = log_setting(dataset, LENGTHS, name="lime-xor", **SMALL)
+    assert isinstance(ranker, LimeXORRanker)
     assert ranker.selection is not None
     for parameter in ranker.selection.parameters():
         parameter.zero_()
@@ -427,10 +427,10 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_every_parameter_of_every_variant_is_trained(log: EventLog, options: dict[str, Any]) -> None:
+def test_every_parameter_of_every_variant_is_trained(dataset: StoredDataset, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    ranker = build_ranker(SMALL | options, log.encoders.space(), 2, "test")
-    loader = RequestLoader(log, Part.TEST, batch_requests=16, max_history=20, with_times=True)
+    ranker = build_ranker(SMALL | options, dataset.encoders.space(), 2, "test")
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=16, max_history=20, with_times=True)
     ranker.train()
     ranker.loss(loader.assemble(loader.requests[:16])).backward()
     for name, parameter in ranker.named_parameters():
@@ -440,13 +440,13 @@ def test_every_parameter_of_every_variant_is_trained(log: EventLog, options: dic
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_rows_of_every_variant_know_no_user(log: EventLog, options: dict[str, Any]) -> None:
+def test_rows_of_every_variant_know_no_user(dataset: StoredDataset, options: dict[str, Any]) -> None:
     """Rows stored before any request give the scores of forward; nothing but the listed parameters changes them."""
     torch.manual_seed(0)
-    ranker = build_ranker(SMALL | options, log.encoders.space(), 2, "test").eval()
-    rows = compute_rows(ranker, log.item_table, "fp32")
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20, with_times=True)
-    items = log.column("events/item")
+    ranker = build_ranker(SMALL | options, dataset.encoders.space(), 2, "test").eval()
+    rows = compute_rows(ranker, dataset.item_table, "fp32")
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20, with_times=True)
+    items = dataset.column("events/item")
     paths: list[Any] = ["plain", "folded"] if ranker.foldable else ["uncached"]
     with torch.inference_mode():
         for request in (loader.requests[:1], loader.requests[-1:]):
@@ -455,7 +455,7 @@ def test_rows_of_every_variant_know_no_user(log: EventLog, options: dict[str, An
             for path in paths:
                 served = score_candidates(ranker, user, rows, index, path=path)
                 torch.testing.assert_close(served, ranker(loader.assemble(request)), rtol=1e-5, atol=1e-5)
-    few = log.item_table.take(torch.arange(9))
+    few = dataset.item_table.take(torch.arange(9))
     before, listed = ranker.encode_items(few), ranker.item_side_parameters()
     with torch.no_grad():
         for name, parameter in ranker.named_parameters():
@@ -468,10 +468,10 @@ def test_rows_of_every_variant_know_no_user(log: EventLog, options: dict[str, An
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab"])
 @torch.no_grad()
-def test_links_read_without_context_can_be_kept(log: EventLog, name: str) -> None:
+def test_links_read_without_context_can_be_kept(dataset: StoredDataset, name: str) -> None:
     """`context: after`: what links have read is the same in every context, the scores are not; `before`: neither is."""
     for context in ("after", "before"):
-        ranker, batch = log_setting(log, LENGTHS, name=name, **SMALL | {"context": context})
+        ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"context": context})
         assert isinstance(ranker, LimeRanker)
         read, scores = [], []
         for inputs in (batch.inputs, with_context(batch.inputs, 2)):
@@ -511,7 +511,7 @@ def test_options_that_do_not_fit_are_refused(name: str) -> None:
         check_model({"name": name, **fitting}, "c.yaml")
 
 
-def expected_recency(ranker: LimeMHA, batch: RequestBatch) -> Tensor:
+def expected_recency(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
     """softmax(x_j - decay (now - t_j)) with the age in days at the request, which is not what the code computes."""
     times, moments = batch.inputs.history.times, batch.inputs.times
     assert times is not None
@@ -521,7 +521,7 @@ def expected_recency(ranker: LimeMHA, batch: RequestBatch) -> Tensor:
     bounds, rows = batch.inputs.history.offsets.tolist(), []
     for request, (history, context, targets) in enumerate(per_request(ranker, batch)):
         ages = (moments[request] - times[bounds[request] : bounds[request + 1]]).double() / DAY
-        for layer in ranker.stack.layers if isinstance(ranker, LimeHSTU) else []:
+        for layer in ranker.stack.layers if isinstance(ranker, LimeHSTURanker) else []:
             assert isinstance(layer, STULayer)
             history = causal_layer(layer, history)
         rows.append(finished(ranker, pooled(ranker, history, context, -ages[:, None] * decay), context, targets))
@@ -539,24 +539,26 @@ def expected_recency(ranker: LimeMHA, batch: RequestBatch) -> Tensor:
     ],
     ids=str,
 )
-def test_recency_is_a_softmax_with_ages(log: EventLog, name: str, options: dict[str, Any], absorbs: bool) -> None:
+def test_recency_is_a_softmax_with_ages(
+    dataset: StoredDataset, name: str, options: dict[str, Any], absorbs: bool
+) -> None:
     """Training, prediction and the absorbed path, all against ages at the moment of the request."""
-    ranker, batch = log_setting(log, [12, 0, 1, 20, 9], with_times=True, name=name, recency=True, **SMALL | options)
-    assert isinstance(ranker, LimeMHA)
+    ranker, batch = log_setting(dataset, [12, 0, 1, 20, 9], with_times=True, name=name, recency=True, **SMALL | options)
+    assert isinstance(ranker, LimeMHARanker)
     assert ranker.needs_times
     with torch.no_grad():
         assert ranker._absorbs(20, 1) is absorbs
     assert_same(ranker, batch, expected_recency(ranker, batch))
-    forgetful, _ = log_setting(log, [1], name=name, **SMALL | options)
+    forgetful, _ = log_setting(dataset, [1], name=name, **SMALL | options)
     forgetful.load_state_dict(ranker.state_dict(), strict=False)
     assert not torch.allclose(interactions(forgetful, batch), interactions(ranker, batch), atol=1e-4)
 
 
 @pytest.mark.parametrize("links", [4, 32])
-def test_recency_does_not_see_the_present(log: EventLog, links: int) -> None:
+def test_recency_does_not_see_the_present(dataset: StoredDataset, links: int) -> None:
     """All times moved, events and request, or the request alone: not a number changes."""
     options = SMALL | {"width": 32, "links": links}  # 4 links absorb the history's projections, 32 do not
-    ranker, batch = log_setting(log, [12, 3, 0], with_times=True, name="lime-mha", recency=True, **options)
+    ranker, batch = log_setting(dataset, [12, 3, 0], with_times=True, name="lime-mha", recency=True, **options)
     history, inputs = batch.inputs.history, batch.inputs
     assert history.times is not None
     assert inputs.times is not None
@@ -580,7 +582,7 @@ def test_a_second_tells_events_apart_in_fp32(links: int) -> None:
         1,
         "test",
     ).eval()
-    assert isinstance(ranker, LimeMHA)
+    assert isinstance(ranker, LimeMHARanker)
     assert ranker.recency is not None
     with torch.no_grad():
         ranker.recency.raw.fill_(86_400.0)
@@ -598,14 +600,14 @@ def test_a_second_tells_events_apart_in_fp32(links: int) -> None:
         torch.testing.assert_close(got[0], expected.expand(links, -1), rtol=1e-4, atol=1e-5)
 
 
-def test_rankers_that_read_times_say_so(log: EventLog) -> None:
+def test_rankers_that_read_times_say_so(dataset: StoredDataset) -> None:
     """Without times the error names the key, whether it is trained or served."""
     for section, key in (
         ({"recency": True}, "model.recency"),
         ({"encoding": "age"}, "model.encoding"),
         ({"encoding": "calendar"}, "model.encoding"),
     ):
-        ranker, batch = log_setting(log, [3, 2], name="lime-mha", **SMALL | section)
+        ranker, batch = log_setting(dataset, [3, 2], name="lime-mha", **SMALL | section)
         assert ranker.needs_times
         for gradients in (True, False):
             with torch.set_grad_enabled(gradients), pytest.raises(DataError, match=f"key '{key}'.*needs? the time"):
@@ -614,10 +616,10 @@ def test_rankers_that_read_times_say_so(log: EventLog) -> None:
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab", "pma"])
 @torch.no_grad()
-def test_encodings_enter_the_history(log: EventLog, name: str) -> None:
+def test_encodings_enter_the_history(dataset: StoredDataset, name: str) -> None:
     """E_j + P[place], counted from either end of a user's own history; the tower itself is unchanged."""
     for encoding in ("position", "recent_position"):
-        ranker, batch = log_setting(log, LENGTHS, name=name, encoding=encoding, positions=8, **SMALL)
+        ranker, batch = log_setting(dataset, LENGTHS, name=name, encoding=encoding, positions=8, **SMALL)
         assert ranker.encoding is not None
         plain = ranker.item_tower.history(batch.inputs.history)
         added = Ranker.history(ranker, batch.inputs) - plain
@@ -648,23 +650,23 @@ def test_variants_are_exported_with_a_free_history(options: dict[str, Any]) -> N
         torch.testing.assert_close((got.memory, got.share), (expected.memory, expected.share), rtol=1e-5, atol=1e-5)
 
 
-def test_a_ranker_that_reads_times_trains_on_an_ordinary_log(log: EventLog, tmp_path: Path) -> None:
+def test_a_ranker_that_reads_times_trains_on_an_ordinary_log(dataset: StoredDataset, tmp_path: Path) -> None:
     """One epoch of LIME-MHA with recency and age through the trainer; its recorded metrics can be computed again."""
     config = RunConfig(
-        dataset=log.path,
+        dataset=dataset.path,
         model={"name": "lime-mha", "recency": True, "encoding": "age"},
         train=TrainConfig(epochs=1, batch_requests=32, max_history=20),
         seed=1,
     )
     run = Run.open(train(config, tmp_path / "run", Progress(quiet=True)).path)
-    ranker = run.ranker(log)
-    assert isinstance(ranker, LimeMHA)
+    ranker = run.ranker(dataset)
+    assert isinstance(ranker, LimeMHARanker)
     assert ranker.recency is not None
-    fresh = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), "test")
-    assert isinstance(fresh, LimeMHA)
+    fresh = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), "test")
+    assert isinstance(fresh, LimeMHARanker)
     assert fresh.recency is not None
     assert not torch.equal(ranker.recency.raw, fresh.recency.raw)
-    again = evaluate(ranker, evaluation_loader(log, Part.TEST, 20, with_times=True))
+    again = evaluate(ranker, evaluation_loader(dataset, Part.TEST, 20, with_times=True))
     for task, metrics in run.record.test.items():
         assert metrics.auc is not None
         assert 0 < metrics.auc < 1

@@ -13,36 +13,36 @@ from torch.nn import functional
 
 from limerank.batch import RequestBatch, UserInputs
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import ItemState, Ranker, build_ranker, check_model
 from limerank.models.base import AttentionOptions
-from limerank.models.lightning import Lightning
-from limerank.models.linear_attention import LinearAttention
-from limerank.models.linformer import Linformer
-from limerank.models.lrea import LREA
-from limerank.models.performer import Performer
-from limerank.nn.attention import HeadProjection
-from limerank.nn.decayed_attention import DecayedAttention
-from limerank.nn.random_features import EPSILON, RandomFeatures, orthogonal_directions
+from limerank.models.lightning import LightningRanker
+from limerank.models.linear_attention import LinearAttentionRanker
+from limerank.models.linformer import LinformerRanker
+from limerank.models.lrea import LREARanker
+from limerank.models.performer import PerformerRanker
+from limerank.nn.layers.attention import HeadProjection
+from limerank.nn.layers.decayed_attention import DecayedAttention
+from limerank.nn.layers.random_features import EPSILON, RandomFeatures, orthogonal_directions
 from limerank.ops.linear_attention import decay_to_end, decayed_causal, outer_sums, segment_max
 from limerank.ops.recent_projection import project_recent
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.splits import Part
 
 FAMILY = ("linformer", "performer", "linear-attention", "lightning", "lrea")
 REQUESTS, HISTORY = 6, 20
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 
-def setting(log: EventLog, name: str, **options: Any) -> tuple[Ranker, RequestBatch]:
+def setting(dataset: StoredDataset, name: str, **options: Any) -> tuple[Ranker, RequestBatch]:
     """A ranker with no parameter at a trivial value, and requests with histories of different lengths, one empty."""
     torch.manual_seed(5)
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=REQUESTS, max_history=HISTORY)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=REQUESTS, max_history=HISTORY)
     lengths = loader.history_lengths(loader.requests)
     chosen = [int(np.argmin(lengths)), *(int(np.argmax(lengths >= least)) for least in (1, 3, 8, 14, HISTORY))]
-    ranker = build_ranker({"name": name, **options}, log.encoders.space(), 2, "test").eval()
+    ranker = build_ranker({"name": name, **options}, dataset.encoders.space(), 2, "test").eval()
     with torch.no_grad():
         for parameter in ranker.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -76,7 +76,7 @@ def by_head(ranker: Ranker, rows: Tensor) -> list[Tensor]:
     return list(rows.chunk(ranker.options.heads, dim=1))
 
 
-def oracle_linear_attention(ranker: LinearAttention, targets: Tensor, events: Tensor) -> Tensor:
+def oracle_linear_attention(ranker: LinearAttentionRanker, targets: Tensor, events: Tensor) -> Tensor:
     def feature(x: Tensor) -> Tensor:
         if ranker.options.feature_map == "silu":
             return x * torch.sigmoid(x)
@@ -98,7 +98,7 @@ def oracle_linear_attention(ranker: LinearAttention, targets: Tensor, events: Te
     return torch.cat(outputs, dim=1)
 
 
-def oracle_performer(ranker: Performer, targets: Tensor, events: Tensor) -> Tensor:
+def oracle_performer(ranker: PerformerRanker, targets: Tensor, events: Tensor) -> Tensor:
     directions = ranker.random_features.directions
     outputs = []
     for query, key, value in zip(
@@ -119,7 +119,7 @@ def oracle_performer(ranker: Performer, targets: Tensor, events: Tensor) -> Tens
     return torch.cat(outputs, dim=1)
 
 
-def oracle_lightning(ranker: Lightning, targets: Tensor, events: Tensor) -> Tensor:
+def oracle_lightning(ranker: LightningRanker, targets: Tensor, events: Tensor) -> Tensor:
     """Event by event: S <- lambda S + k v^T."""
     heads, layers = ranker.options.heads, ranker.options.layers
 
@@ -168,7 +168,7 @@ def newest_first(weights: Tensor, count: int) -> Tensor:
     return torch.stack([weights[place] for place in range(read)][::-1], dim=1) if read else weights[:0].T
 
 
-def oracle_linformer(ranker: Linformer, targets: Tensor, events: Tensor) -> Tensor:
+def oracle_linformer(ranker: LinformerRanker, targets: Tensor, events: Tensor) -> Tensor:
     compressed, rank = ranker.compressed, ranker.options.rank
     events = events[max(len(events) - ranker.options.positions, 0) :]
     of_keys = newest_first(compressed.weights[:, :rank], len(events))
@@ -183,7 +183,7 @@ def oracle_linformer(ranker: Linformer, targets: Tensor, events: Tensor) -> Tens
     return torch.cat(outputs, dim=1)
 
 
-def lrea_attention(ranker: LREA, targets: Tensor, events: Tensor) -> list[Tensor]:
+def lrea_attention(ranker: LREARanker, targets: Tensor, events: Tensor) -> list[Tensor]:
     """A [candidates, N] of each head, with R P written out."""
     compressed, rank = ranker.compressed, ranker.options.rank
     down = newest_first(compressed.weights[:, :rank], len(events))
@@ -196,7 +196,7 @@ def lrea_attention(ranker: LREA, targets: Tensor, events: Tensor) -> list[Tensor
     ]
 
 
-def oracle_lrea(ranker: LREA, targets: Tensor, events: Tensor) -> Tensor:
+def oracle_lrea(ranker: LREARanker, targets: Tensor, events: Tensor) -> Tensor:
     events = events[max(len(events) - ranker.options.positions, 0) :]
     values = by_head(ranker, project(ranker.compressed.projection, events, 1))
     attention = lrea_attention(ranker, targets, events)
@@ -223,9 +223,9 @@ SETTINGS = [
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "options"), SETTINGS)
-def test_equation(log: EventLog, name: str, options: dict[str, Any]) -> None:
+def test_equation(dataset: StoredDataset, name: str, options: dict[str, Any]) -> None:
     """Batched o_c equal the ranker's equation with its matrices written out, request by request; empty ones give 0."""
-    ranker, batch = setting(log, name, **options)
+    ranker, batch = setting(dataset, name, **options)
     expected = []
     for targets, events in per_request(ranker, batch):
         empty = torch.zeros(len(targets), ranker.options.width)
@@ -233,8 +233,8 @@ def test_equation(log: EventLog, name: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(interactions(ranker, batch), torch.cat(expected), **CLOSE)
 
 
-def one_request(log: EventLog, length: int) -> UserInputs:
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=length)
+def one_request(dataset: StoredDataset, length: int) -> UserInputs:
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=length)
     inputs = loader.assemble(loader.requests[-1:]).inputs
     assert len(inputs.history.item_of_event) == length
     return inputs
@@ -242,11 +242,13 @@ def one_request(log: EventLog, length: int) -> UserInputs:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "options"), SETTINGS)
-def test_one_request_with_many_candidates_is_the_same(log: EventLog, name: str, options: dict[str, Any]) -> None:
+def test_one_request_with_many_candidates_is_the_same(
+    dataset: StoredDataset, name: str, options: dict[str, Any]
+) -> None:
     """Serving's path (one request, the whole catalog, rows only) equals the batched one."""
-    ranker, _ = setting(log, name, **options)
-    user = ranker.encode_user(one_request(log, 17))
-    rows = ranker.encode_items(log.item_table).rows
+    ranker, _ = setting(dataset, name, **options)
+    user = ranker.encode_user(one_request(dataset, 17))
+    rows = ranker.encode_items(dataset.item_table).rows
     count = len(rows)
     alone = ranker.interact(user, ItemState(rows, rows.new_zeros(count, 0)), torch.tensor([0, count]))
     nobody = torch.tensor([0, 0, count])
@@ -258,17 +260,17 @@ def test_one_request_with_many_candidates_is_the_same(log: EventLog, name: str, 
 @pytest.mark.parametrize(
     ("options", "foldable"), [({}, False), ({"normalizer": "events"}, True), ({"normalizer": "none"}, True)]
 )
-def test_folding_follows_the_normalizer(log: EventLog, options: dict[str, Any], foldable: bool) -> None:
+def test_folding_follows_the_normalizer(dataset: StoredDataset, options: dict[str, Any], foldable: bool) -> None:
     """What is divided per candidate cannot be folded; what is not, folds to the same scores."""
-    ranker, _ = setting(log, "linear-attention", **options)
+    ranker, _ = setting(dataset, "linear-attention", **options)
     assert ranker.foldable is foldable
     with torch.inference_mode():
-        user = ranker.encode_user(one_request(log, 17))
+        user = ranker.encode_user(one_request(dataset, 17))
         if not foldable:
             with pytest.raises(TypeError, match="cannot be folded"):
                 ranker.fold(user)
             return
-        store = compute_rows(ranker, log.item_table, "fp32")
+        store = compute_rows(ranker, dataset.item_table, "fp32")
         folded, plain = (score_candidates(ranker, user, store, path=path) for path in ("folded", "plain"))
         size = plain.abs().max()  # with `none` logits grow with the history, and so does their rounding
         torch.testing.assert_close(folded / size, plain / size, rtol=0, atol=1e-5)
@@ -281,12 +283,13 @@ def test_features_that_may_be_negative_are_not_summed() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", FAMILY)
-def test_half_precision_rows_score_alike(log: EventLog, name: str) -> None:
+def test_half_precision_rows_score_alike(dataset: StoredDataset, name: str) -> None:
     """Rows survive fp16: no feature overflows or vanishes, and logits move by thousandths."""
-    ranker, _ = setting(log, name)
-    user = ranker.encode_user(one_request(log, 17))
+    ranker, _ = setting(dataset, name)
+    user = ranker.encode_user(one_request(dataset, 17))
     wide, narrow = (
-        score_candidates(ranker, user, compute_rows(ranker, log.item_table, row_type)) for row_type in ("fp32", "fp16")
+        score_candidates(ranker, user, compute_rows(ranker, dataset.item_table, row_type))
+        for row_type in ("fp32", "fp16")
     )
     torch.testing.assert_close(narrow, wide, rtol=0, atol=5e-3)
 
@@ -410,10 +413,10 @@ def test_random_features_are_bounded_and_padding_has_none() -> None:
     assert torch.equal(sums[1], torch.zeros(2, 16))
 
 
-def test_the_draw_is_saved_and_redrawn_only_in_training(log: EventLog) -> None:
+def test_the_draw_is_saved_and_redrawn_only_in_training(dataset: StoredDataset) -> None:
     """Cached rows depend on the draw: it is in the weights and in the fingerprint, and serving never changes it."""
-    ranker, batch = setting(log, "performer", redraw=2)
-    assert isinstance(ranker, Performer)
+    ranker, batch = setting(dataset, "performer", redraw=2)
+    assert isinstance(ranker, PerformerRanker)
     directions = ranker.random_features.directions
     before = directions.clone()
     assert "random_features.directions" in ranker.state_dict()
@@ -429,10 +432,10 @@ def test_the_draw_is_saved_and_redrawn_only_in_training(log: EventLog) -> None:
     assert ranker.random_features.directions is directions
 
 
-def test_lrea_is_punished_for_negative_attention(log: EventLog) -> None:
+def test_lrea_is_punished_for_negative_attention(dataset: StoredDataset) -> None:
     """The loss term is the mean of relu(-A) over real candidates, real events and heads, and has a gradient."""
-    ranker, batch = setting(log, "lrea", nonnegativity=0.5, unknown_rate=0.0)
-    assert isinstance(ranker, LREA)
+    ranker, batch = setting(dataset, "lrea", nonnegativity=0.5, unknown_rate=0.0)
+    assert isinstance(ranker, LREARanker)
     ranker.train()
     user = ranker.encode_user(batch.inputs)
     items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
@@ -459,10 +462,10 @@ def test_lrea_is_punished_for_negative_attention(log: EventLog) -> None:
     assert ranker.auxiliary_loss(ranker.encode_user(batch.inputs), items, batch) is None
 
 
-def test_lrea_without_any_history_has_a_finite_loss(log: EventLog) -> None:
-    ranker, _ = setting(log, "lrea")
+def test_lrea_without_any_history_has_a_finite_loss(dataset: StoredDataset) -> None:
+    ranker, _ = setting(dataset, "lrea")
     ranker.train()
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=2, max_history=HISTORY)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=2, max_history=HISTORY)
     lengths = loader.history_lengths(loader.requests)
     batch = loader.assemble(loader.requests[np.flatnonzero(lengths == 0)[:2]])
     assert torch.isfinite(ranker.loss(batch))
@@ -470,10 +473,10 @@ def test_lrea_without_any_history_has_a_finite_loss(log: EventLog) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", FAMILY)
-def test_order_matters_where_it_is_said_to(log: EventLog, name: str) -> None:
+def test_order_matters_where_it_is_said_to(dataset: StoredDataset, name: str) -> None:
     """Reversing a history changes o_c exactly for the rankers that call themselves ordered."""
-    ranker, _ = setting(log, name)
-    inputs = one_request(log, 12)
+    ranker, _ = setting(dataset, name)
+    inputs = one_request(dataset, 12)
     history = inputs.history
     backwards = torch.arange(11, -1, -1)
     reversed_history = dataclasses.replace(

@@ -8,23 +8,23 @@ from torch import nn
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
-from limerank.models.lime_mha import LimeMHA
-from limerank.models.mha import MHA
-from limerank.models.ttsn import TTSN
-from limerank.nn.attention import HeadProjection
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.mha import MHARanker
+from limerank.models.ttsn import TTSNRanker
+from limerank.nn.layers.attention import HeadProjection
+from limerank.splits import Part
 
 
-def setting(log: EventLog, name: str) -> tuple[nn.Module, RequestBatch]:
+def setting(dataset: StoredDataset, name: str) -> tuple[nn.Module, RequestBatch]:
     torch.manual_seed(5)
-    loader = RequestLoader(log, Part.TEST, batch_requests=6, max_history=20)
-    ranker = build_ranker({"name": name}, log.encoders.space(), 2, "test").eval()
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=6, max_history=20)
+    ranker = build_ranker({"name": name}, dataset.encoders.space(), 2, "test").eval()
     return ranker, loader.assemble(loader.requests[:6])
 
 
-def interactions(ranker: TTSN | MHA | LimeMHA, batch: RequestBatch) -> torch.Tensor:
+def interactions(ranker: TTSNRanker | MHARanker | LimeMHARanker, batch: RequestBatch) -> torch.Tensor:
     user = ranker.encode_user(batch.inputs)
     items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
     return ranker.interact(user, items, batch.candidates.offsets)
@@ -43,18 +43,18 @@ def per_request(batch: RequestBatch, embedded: torch.Tensor) -> list[tuple[torch
 
 
 @torch.no_grad()
-def test_ttsn_is_the_sum_of_the_history(log: EventLog) -> None:
-    ranker, batch = setting(log, "ttsn")
-    assert isinstance(ranker, TTSN)
+def test_ttsn_is_the_sum_of_the_history(dataset: StoredDataset) -> None:
+    ranker, batch = setting(dataset, "ttsn")
+    assert isinstance(ranker, TTSNRanker)
     embedded = ranker.item_tower.history(batch.inputs.history)
     expected = torch.cat([e.sum(0).expand(len(c), -1) for c, e in per_request(batch, embedded)])
     torch.testing.assert_close(interactions(ranker, batch), expected, rtol=1e-5, atol=1e-4)
 
 
 @torch.no_grad()
-def test_mha_against_torch_multihead_attention(log: EventLog) -> None:
-    ranker, batch = setting(log, "mha")
-    assert isinstance(ranker, MHA)
+def test_mha_against_torch_multihead_attention(dataset: StoredDataset) -> None:
+    ranker, batch = setting(dataset, "mha")
+    assert isinstance(ranker, MHARanker)
     width, heads = ranker.options.width, ranker.options.heads
     oracle = nn.MultiheadAttention(width, heads, batch_first=True)
     keys_values = ranker.to_keys_values.linear
@@ -73,9 +73,9 @@ def test_mha_against_torch_multihead_attention(log: EventLog) -> None:
 
 
 @torch.no_grad()
-def test_lime_mha_against_its_equations_written_as_loops(log: EventLog) -> None:
-    ranker, batch = setting(log, "lime-mha")
-    assert isinstance(ranker, LimeMHA)
+def test_lime_mha_against_its_equations_written_as_loops(dataset: StoredDataset) -> None:
+    ranker, batch = setting(dataset, "lime-mha")
+    assert isinstance(ranker, LimeMHARanker)
     heads, links = ranker.options.heads, ranker.links()
     size = ranker.options.width // heads
     context = ranker.context_tower(batch.inputs.users, batch.inputs.context)
@@ -116,16 +116,16 @@ def test_lime_mha_against_its_equations_written_as_loops(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize("history", [1, 40, 20])
-def test_lime_mha_serves_without_projecting_the_history(log: EventLog, history: int) -> None:
+def test_lime_mha_serves_without_projecting_the_history(dataset: StoredDataset, history: int) -> None:
     """At a width where absorption pays, the served user state equals the trained one; empty histories included."""
     torch.manual_seed(1)
     model = {"name": "lime-mha", "width": 64, "heads": 2, "links": 4}
-    ranker = build_ranker(model, log.encoders.space(), 2, "test").eval()
-    assert isinstance(ranker, LimeMHA)
+    ranker = build_ranker(model, dataset.encoders.space(), 2, "test").eval()
+    assert isinstance(ranker, LimeMHARanker)
     with torch.no_grad():
         for parameter in ranker.history_keys_values.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    loader = RequestLoader(log, Part.TEST, batch_requests=9, max_history=history)
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=9, max_history=history)
     batch = loader.assemble(loader.requests[:9])
     trained = ranker.encode_user(batch.inputs)
     with torch.inference_mode():

@@ -10,7 +10,7 @@ import yaml
 from calling import answer, limerank, refusal
 
 from limerank.config import RunConfig, load_run_config
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, overridden
@@ -87,10 +87,10 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
         load_run_config(config_file(tmp_path, preset="kuairand", model={"name": "ttsn"}))
 
 
-def test_a_run_records_values_not_the_preset(log: EventLog, tmp_path: Path) -> None:
+def test_a_run_records_values_not_the_preset(dataset: StoredDataset, tmp_path: Path) -> None:
     """Whatever a later version makes of the preset, the run stays what it was."""
     path = config_file(tmp_path, preset="taobao-ad", model={"name": "lime-mha"}, train={"epochs": 1})
-    overrides = ("--set", f"dataset={log.path}", "--set", "model.head=[8]")
+    overrides = ("--set", f"dataset={dataset.path}", "--set", "model.head=[8]")
     answer("train", path, *overrides, "--out", tmp_path / "run")
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert "preset" not in written
@@ -98,7 +98,7 @@ def test_a_run_records_values_not_the_preset(log: EventLog, tmp_path: Path) -> N
     assert written["train"]["learning_rate"] == 1e-3
     run = Run.open(tmp_path / "run")
     assert run.config.preset is None
-    assert run.ranker(log).options.head == (8,)
+    assert run.ranker(dataset).options.head == (8,)
     said = limerank("train", path, *overrides, "--out", tmp_path / "again").stderr
     assert "preset taobao-ad: the paper's values, except train.epochs 1 (paper: 10), model.head [8] (paper" in said
 

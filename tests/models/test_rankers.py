@@ -16,8 +16,7 @@ from torch.nn import functional
 import limerank
 from limerank.batch import Features, RequestBatch
 from limerank.data.batches import RequestLoader, make_history
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.metrics import auc
 from limerank.models import RANKERS, Ranker, build_ranker, check_model
@@ -27,14 +26,15 @@ from limerank.ops.jagged import row_of
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import ScoringPath, score_candidates
+from limerank.splits import Part
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 """For what is served, in fp32."""
 SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets", "export"}
 
 
-def loader_of(log: EventLog, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:
-    return RequestLoader(log, part, batch_requests=8, max_history=max_history)
+def loader_of(dataset: StoredDataset, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:
+    return RequestLoader(dataset, part, batch_requests=8, max_history=max_history)
 
 
 @torch.no_grad()
@@ -44,10 +44,10 @@ def logits_of(ranker: Ranker, batch: RequestBatch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("max_history", [1, 50])
-def test_scores_do_not_depend_on_batch_mates(ranker: Ranker, log: EventLog, max_history: int) -> None:
+def test_scores_do_not_depend_on_batch_mates(ranker: Ranker, dataset: StoredDataset, max_history: int) -> None:
     """A request alone scores as it does among others, whose longer histories it is padded to; none has to have any."""
     ranker.double()
-    loader = loader_of(log, Part.TRAIN, max_history)
+    loader = loader_of(dataset, Part.TRAIN, max_history)
     requests = loader.requests[np.argsort(loader.history_lengths(loader.requests))[:: len(loader.requests) // 11]]
     lengths = loader.history_lengths(requests)
     assert lengths.min() == 0 < lengths.max() <= max_history
@@ -56,10 +56,10 @@ def test_scores_do_not_depend_on_batch_mates(ranker: Ranker, log: EventLog, max_
     torch.testing.assert_close(together, alone, **EXACT)
 
 
-def test_scores_do_not_depend_on_the_number_of_candidates(ranker: Ranker, log: EventLog) -> None:
+def test_scores_do_not_depend_on_the_number_of_candidates(ranker: Ranker, dataset: StoredDataset) -> None:
     """Each candidate scored alone gets the score it has among its fellow candidates."""
     ranker.double()
-    batch = loader_of(log).assemble(loader_of(log).requests[:3])
+    batch = loader_of(dataset).assemble(loader_of(dataset).requests[:3])
     together = logits_of(ranker, batch)
     request = row_of(batch.candidates.offsets, len(together))
     for candidate in range(len(together)):
@@ -90,17 +90,19 @@ def shuffled(batch: RequestBatch) -> RequestBatch:
 
 @pytest.mark.parametrize("name", sorted(RANKERS))
 @pytest.mark.parametrize("encoding", ["none", "recent_position"])
-def test_order_matters_where_it_is_said_to(log: EventLog, name: str, encoding: str) -> None:
+def test_order_matters_where_it_is_said_to(dataset: StoredDataset, name: str, encoding: str) -> None:
     """Rankers that are not `ordered` do not see the order; the others do, and with a position encoding all do.
 
     Except for two towers: they add up all E_j + P_j, which no order changes.
     """
     torch.manual_seed(0)
     few = dict.fromkeys(budget_options(RANKERS[name].options_type), 4)  # so that "the most recent" are not all
-    ranker = build_ranker({"name": name, "encoding": encoding, **few}, log.encoders.space(), 2, "test").double().eval()
+    ranker = (
+        build_ranker({"name": name, "encoding": encoding, **few}, dataset.encoders.space(), 2, "test").double().eval()
+    )
     if ranker.encoding is not None:
         torch.nn.init.normal_(ranker.encoding.table)
-    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+    batch = loader_of(dataset).assemble(loader_of(dataset).requests[:4])
     before, after = logits_of(ranker, batch), logits_of(ranker, shuffled(batch))
     if ranker.ordered or (encoding != "none" and ranker.family != "two-tower"):
         assert not torch.allclose(before, after, atol=1e-4)
@@ -108,25 +110,25 @@ def test_order_matters_where_it_is_said_to(log: EventLog, name: str, encoding: s
         torch.testing.assert_close(after, before, **EXACT)
 
 
-def test_history_matters(ranker: Ranker, log: EventLog) -> None:
-    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+def test_history_matters(ranker: Ranker, dataset: StoredDataset) -> None:
+    batch = loader_of(dataset).assemble(loader_of(dataset).requests[:4])
     events = Features(torch.full_like(batch.inputs.history.events.indices, UNKNOWN_INDEX))
     forgetful = dataclasses.replace(batch.inputs.history, events=events)
     other = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, history=forgetful))
     assert not torch.allclose(logits_of(ranker, other), logits_of(ranker, batch), atol=1e-3)
 
 
-def test_context_matters(ranker: Ranker, log: EventLog) -> None:
-    batch = loader_of(log).assemble(loader_of(log).requests[:4])
+def test_context_matters(ranker: Ranker, dataset: StoredDataset) -> None:
+    batch = loader_of(dataset).assemble(loader_of(dataset).requests[:4])
     context = Features(torch.full_like(batch.inputs.context.indices, 2))
     other = dataclasses.replace(batch, inputs=dataclasses.replace(batch.inputs, context=context))
     assert not torch.allclose(logits_of(ranker, other), logits_of(ranker, batch), atol=1e-3)
 
 
-def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log: EventLog) -> None:
+def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, dataset: StoredDataset) -> None:
     """A request without history scores the same alone and next to one that has a history."""
     ranker.double()
-    loader = loader_of(log, Part.TRAIN)
+    loader = loader_of(dataset, Part.TRAIN)
     lengths = loader.history_lengths(loader.requests)
     empty, full = loader.requests[np.argmin(lengths)], loader.requests[np.argmax(lengths)]
     assert lengths.min() == 0
@@ -139,23 +141,23 @@ def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, log:
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
 
 
-def test_predicting_takes_a_path_with_the_same_scores(ranker: Ranker, log: EventLog) -> None:
+def test_predicting_takes_a_path_with_the_same_scores(ranker: Ranker, dataset: StoredDataset) -> None:
     """Without gradients some rankers multiply in another order; no score changes."""
     ranker.double()
-    loader = loader_of(log, max_history=50)
+    loader = loader_of(dataset, max_history=50)
     for requests in (loader.requests[:1], loader.requests[:5]):
         batch = loader.assemble(requests)
         torch.testing.assert_close(logits_of(ranker, batch), ranker(batch).detach(), **EXACT)
 
 
-def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, log: EventLog) -> None:
+def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, dataset: StoredDataset) -> None:
     """Every path of serving, over fp32 rows of the whole catalog, against forward; a request without history too."""
-    rows = compute_rows(ranker, log.item_table, "fp32")
+    rows = compute_rows(ranker, dataset.item_table, "fp32")
     paths: list[ScoringPath] = ["uncached"] if not ranker.factorized else ["plain"]
     paths += ["folded"] if ranker.foldable else []
-    loader = loader_of(log, Part.TRAIN)
+    loader = loader_of(dataset, Part.TRAIN)
     lengths = loader.history_lengths(loader.requests)
-    items = log.column("events/item")
+    items = dataset.column("events/item")
     with torch.inference_mode():
         for place in (np.argmin(lengths), np.argmax(lengths)):
             request = loader.requests[place : place + 1]
@@ -167,18 +169,21 @@ def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, log: EventLog) -
                 torch.testing.assert_close(served, expected, **TOLERANCE)
 
 
-def test_unknown_user_item_and_category_are_finite(ranker: Ranker, log: EventLog) -> None:
+def test_unknown_user_item_and_category_are_finite(ranker: Ranker, dataset: StoredDataset) -> None:
     """Row 0 of every table, all of whose features are 'unknown', is a valid user, candidate and history item."""
-    loader = loader_of(log)
+    loader = loader_of(dataset)
     batch = loader.assemble(loader.requests[:2])
-    unknown = log.item_table.take(torch.zeros(1, dtype=torch.long))
+    unknown = dataset.item_table.take(torch.zeros(1, dtype=torch.long))
     assert (unknown.indices == UNKNOWN_INDEX).all()
     assert len(unknown.lists[0].values) == 0
     history = make_history(
-        log.item_table, np.zeros(3, dtype=np.int64), Features(torch.ones(3, 2, dtype=torch.long)), np.array([0, 1, 3])
+        dataset.item_table,
+        np.zeros(3, dtype=np.int64),
+        Features(torch.ones(3, 2, dtype=torch.long)),
+        np.array([0, 1, 3]),
     )
     inputs = dataclasses.replace(
-        batch.inputs, users=log.user_table.take(torch.zeros(2, dtype=torch.long)), history=history
+        batch.inputs, users=dataset.user_table.take(torch.zeros(2, dtype=torch.long)), history=history
     )
     candidates = dataclasses.replace(
         batch.candidates, items=unknown, item_of_candidate=torch.zeros_like(batch.candidates.item_of_candidate)
@@ -186,19 +191,19 @@ def test_unknown_user_item_and_category_are_finite(ranker: Ranker, log: EventLog
     assert torch.isfinite(logits_of(ranker, RequestBatch(inputs, candidates, batch.labels))).all()
 
 
-def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, log: EventLog) -> None:
+def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, dataset: StoredDataset) -> None:
     """Changing what happened at the request itself changes no score; the item stage has no input for events at all."""
-    loader = loader_of(log)
+    loader = loader_of(dataset)
     before = logits_of(ranker, loader.assemble(loader.requests[:4]))
     rows = loader.candidate_rows(loader.requests[:4])
-    tampered = loader_of(log)
+    tampered = loader_of(dataset)
     copies = [np.array(column) for column in tampered.history.events]
     for column in copies:
         column[rows] = UNKNOWN_INDEX
     tampered.history.events = [*copies]
     after = logits_of(ranker, tampered.assemble(loader.requests[:4]))
     assert torch.equal(before, after)
-    event_names = {encoder.name for encoder in log.encoders.event}
+    event_names = {encoder.name for encoder in dataset.encoders.event}
     item_names = {
         feature.name for feature in ranker.item_tower.item_embedding.single + ranker.item_tower.item_embedding.lists
     }
@@ -207,8 +212,8 @@ def test_no_event_feature_is_reachable_from_a_candidate(ranker: Ranker, log: Eve
         ranker.encode_items(Features(torch.ones(2, len(event_names), dtype=torch.long)))
 
 
-def test_every_parameter_receives_gradient(ranker: Ranker, log: EventLog) -> None:
-    batch = loader_of(log).assemble(loader_of(log).requests[:16])
+def test_every_parameter_receives_gradient(ranker: Ranker, dataset: StoredDataset) -> None:
+    batch = loader_of(dataset).assemble(loader_of(dataset).requests[:16])
     ranker.train()
     ranker.loss(batch).backward()
     for name, parameter in ranker.named_parameters():
@@ -216,9 +221,9 @@ def test_every_parameter_receives_gradient(ranker: Ranker, log: EventLog) -> Non
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_overfits_a_few_requests(ranker: Ranker, log: EventLog) -> None:
+def test_overfits_a_few_requests(ranker: Ranker, dataset: StoredDataset) -> None:
     """64 requests can be learned by heart: the optimizer reaches every part of the ranker."""
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=64, max_history=20)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=64, max_history=20)
     batch = loader.assemble(loader.requests[-64:])
     labels = batch.labels[:, 0].double().numpy()
     optimizer = torch.optim.Adam(ranker.parameters(), lr=0.01)
@@ -269,9 +274,9 @@ def test_a_mistake_in_a_model_section_says_which() -> None:
         check_model({"name": "mha", "width": 30}, "c.yaml")
 
 
-def test_item_side_parameters_are_exactly_those_rows_depend_on(ranker: Ranker, log: EventLog) -> None:
+def test_item_side_parameters_are_exactly_those_rows_depend_on(ranker: Ranker, dataset: StoredDataset) -> None:
     """Moving one of them changes rows; moving any other parameter or buffer of real numbers changes none."""
-    items = log.item_table.take(torch.arange(50))
+    items = dataset.item_table.take(torch.arange(50))
     before = ranker.encode_items(items)
     named = ranker.item_side_parameters()
     assert named
@@ -287,18 +292,18 @@ def test_item_side_parameters_are_exactly_those_rows_depend_on(ranker: Ranker, l
             parameter.copy_(kept)
 
 
-def test_every_ranker_is_registered_under_its_own_name(log: EventLog) -> None:
+def test_every_ranker_is_registered_under_its_own_name(dataset: StoredDataset) -> None:
     for name, kind in RANKERS.items():
         assert kind.name == name
-        assert isinstance(build_ranker({"name": name}, log.encoders.space(), 1, "here"), kind)
+        assert isinstance(build_ranker({"name": name}, dataset.encoders.space(), 1, "here"), kind)
     models = Path(limerank.__file__).parent / "models"
     assert {p.stem.replace("_", "-") for p in models.glob("*.py")} - SHARED_FILES == set(RANKERS)
 
 
-def test_unknown_is_trained(log: EventLog) -> None:
+def test_unknown_is_trained(dataset: StoredDataset) -> None:
     """In training some indices become 'unknown', so its embedding receives gradient; when predicting none do."""
-    embedding = FeatureEmbedding(log.encoders.space().item, 4, unknown_rate=0.5)
-    items = log.item_table.take(torch.arange(1, 100))
+    embedding = FeatureEmbedding(dataset.encoders.space().item, 4, unknown_rate=0.5)
+    items = dataset.item_table.take(torch.arange(1, 100))
     torch.manual_seed(0)
     first, second = embedding(items), embedding(items)
     assert not torch.equal(first, second)

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import RequestBatch
+from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import ItemState, Ranker, build_ranker
 from limerank.models.export import export_user_stage
-from limerank.models.hstu import HSTU
-from limerank.models.mamba import Mamba
-from limerank.models.sasrec import SASRec
-from limerank.nn.mamba import MambaBlock
-from limerank.nn.sasrec import SASRecBlock
-from limerank.nn.stu import STULayer, STUStack
+from limerank.models.hstu import HSTURanker
+from limerank.models.mamba import MambaRanker
+from limerank.models.sasrec import SASRecRanker
+from limerank.nn.layers.mamba import MambaBlock
+from limerank.nn.layers.sasrec import SASRecBlock
+from limerank.nn.layers.stu import STULayer, STUStack
 from limerank.ops import groups, selective_scan, silu_attention
-from limerank.study.zoo import BUILT_IN, random_request
+from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
@@ -38,11 +38,11 @@ def shaken(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def setting(log: EventLog, requests: int = 4, **model: Any) -> tuple[Ranker, RequestBatch]:
+def setting(dataset: StoredDataset, requests: int = 4, **model: Any) -> tuple[Ranker, RequestBatch]:
     """In fp64: layers of norms enlarge what rounding leaves behind."""
     torch.manual_seed(5)
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
-    ranker = build_ranker(model, log.encoders.space(), 2, "test")
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
+    ranker = build_ranker(model, dataset.encoders.space(), 2, "test")
     shaken(ranker).double()
     lengths = loader.history_lengths(loader.requests)
     mixed = [int(lengths.argmin()), int(lengths.argmax()), *range(len(lengths) // 2, len(lengths) // 2 + requests - 2)]
@@ -119,10 +119,10 @@ def stu_in_loops(layer: STULayer, rows: Tensor, events: int) -> Tensor:
     ids=["default", "softmax", "concat", "one layer"],
 )
 @torch.no_grad()
-def test_hstu_is_its_layers_on_the_concatenated_sequence(log: EventLog, options: dict[str, Any]) -> None:
+def test_hstu_is_its_layers_on_the_concatenated_sequence(dataset: StoredDataset, options: dict[str, Any]) -> None:
     """Prefill and append give what the explicit mask on [E; T] gives, empty history included."""
-    ranker, batch = setting(log, name="hstu", **options)
-    assert isinstance(ranker, HSTU)
+    ranker, batch = setting(dataset, name="hstu", **options)
+    assert isinstance(ranker, HSTURanker)
     expected = []
     for history, targets in sequences(ranker, batch):
         rows = torch.cat([history, targets[:3]])
@@ -162,10 +162,10 @@ def sasrec_in_loops(block: SASRecBlock, rows: Tensor, events: int) -> Tensor:
 
 @pytest.mark.parametrize("readout", ["last", "target"])
 @torch.no_grad()
-def test_sasrec_is_its_blocks_on_the_concatenated_sequence(log: EventLog, readout: str) -> None:
+def test_sasrec_is_its_blocks_on_the_concatenated_sequence(dataset: StoredDataset, readout: str) -> None:
     """`target` is the candidate's row; `last` that of the last event, and zero without events."""
-    ranker, batch = setting(log, name="sasrec", readout=readout, feed_forward=24)
-    assert isinstance(ranker, SASRec)
+    ranker, batch = setting(dataset, name="sasrec", readout=readout, feed_forward=24)
+    assert isinstance(ranker, SASRecRanker)
     assert ranker.encoding is not None
     assert ranker.factorized == ranker.foldable == (readout == "last")
     expected = []
@@ -199,10 +199,10 @@ def mamba_in_steps(block: MambaBlock, rows: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("readout", ["last", "state"])
-def test_mamba_is_its_recurrence_event_by_event(log: EventLog, readout: str) -> None:
+def test_mamba_is_its_recurrence_event_by_event(dataset: StoredDataset, readout: str) -> None:
     """`state` is the output for [E; T_c], each candidate alone; `last` that for E, and zero without events."""
-    ranker, batch = setting(log, name="mamba", readout=readout)
-    assert isinstance(ranker, Mamba)
+    ranker, batch = setting(dataset, name="mamba", readout=readout)
+    assert isinstance(ranker, MambaRanker)
     assert ranker.factorized == ranker.foldable == (readout == "last")
     expected = []
     for history, targets in sequences(ranker, batch):
@@ -216,10 +216,10 @@ def test_mamba_is_its_recurrence_event_by_event(log: EventLog, readout: str) -> 
     assert_firsts(ranker, batch, list(torch.cat(expected).split(counts)))
 
 
-def test_mamba_gradients_are_those_of_the_steps(log: EventLog) -> None:
+def test_mamba_gradients_are_those_of_the_steps(dataset: StoredDataset) -> None:
     """Of every parameter of both blocks, through a batch of uneven histories."""
-    ranker, batch = setting(log, name="mamba")
-    assert isinstance(ranker, Mamba)
+    ranker, batch = setting(dataset, name="mamba")
+    assert isinstance(ranker, MambaRanker)
     rows, offsets = ranker.history(batch.inputs).detach(), batch.inputs.history.offsets
     parameters = list(ranker.stack.parameters())
     found = torch.autograd.grad(ranker.stack.last(rows, offsets).square().sum(), parameters)
@@ -247,14 +247,14 @@ each_variant = pytest.mark.parametrize("model", VARIANTS, ids=lambda model: "-".
 
 @each_variant
 @torch.no_grad()
-def test_candidates_in_blocks_and_in_any_order(log: EventLog, model: dict[str, Any]) -> None:
+def test_candidates_in_blocks_and_in_any_order(dataset: StoredDataset, model: dict[str, Any]) -> None:
     """A request prefilled once scores its candidates the same in blocks, reversed, all at once, and as in training."""
-    ranker, _ = setting(log, **model)
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=20)
+    ranker, _ = setting(dataset, **model)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=20)
     for length in (0, 20):
         request = loader.requests[loader.history_lengths(loader.requests) == length][:1]
         user = ranker.encode_user(loader.assemble(request).inputs)
-        rows = ranker.encode_items(log.item_table.take(torch.arange(1, 100))).rows
+        rows = ranker.encode_items(dataset.item_table.take(torch.arange(1, 100))).rows
 
         def interact(part: Tensor, user: Any = user) -> Tensor:
             items = ItemState(part, part.new_zeros(len(part), 0))
@@ -269,10 +269,10 @@ def test_candidates_in_blocks_and_in_any_order(log: EventLog, model: dict[str, A
 
 
 @each_variant
-def test_a_batch_is_its_requests_one_by_one(log: EventLog, model: dict[str, Any]) -> None:
+def test_a_batch_is_its_requests_one_by_one(dataset: StoredDataset, model: dict[str, Any]) -> None:
     """In the values and in the gradients: no request reads the padding of another."""
-    ranker, _ = setting(log, **model)
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    ranker, _ = setting(dataset, **model)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
     requests = loader.requests[[0, 5, 60, 100, 101, 200]]
     batch = loader.assemble(requests)
     lengths = batch.inputs.history.offsets.diff()

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS, Ranker, build_ranker
-from limerank.nn.attention import HeadProjection
-from limerank.nn.decayed_attention import DecayedAttention
-from limerank.nn.gated import GatedLayer
-from limerank.nn.sasrec import SASRecBlock
+from limerank.nn.layers.attention import HeadProjection
+from limerank.nn.layers.decayed_attention import DecayedAttention
+from limerank.nn.layers.gated import GatedLayer
+from limerank.nn.layers.sasrec import SASRecBlock
 
 PAGE = Path(__file__).parents[2] / "docs/rankers/index.md"
 
@@ -51,13 +51,13 @@ def aligned(queries: Tensor, keys: Tensor) -> bool:
     return torch.cosine_similarity(queries.flatten(), keys.flatten(), 0).item() > 0.999
 
 
-def test_the_docs_say_who_starts_aligned(log: EventLog) -> None:
+def test_the_docs_say_who_starts_aligned(dataset: StoredDataset) -> None:
     all_aligned: set[str] = set()
     some_not: set[str] = set()
     without: set[str] = set()
     for name in RANKERS:
         torch.manual_seed(0)
-        ranker = build_ranker({"name": name}, log.encoders.space(), 1, "test")
+        ranker = build_ranker({"name": name}, dataset.encoders.space(), 1, "test")
         layers = (layer_pairs(module) for module in ranker.modules())
         pairs = [*(pair for pair in layers if pair is not None), *stage_pairs(ranker)]
         kind = without if not pairs else all_aligned if all(aligned(*pair) for pair in pairs) else some_not
@@ -71,8 +71,8 @@ def test_the_docs_say_who_starts_aligned(log: EventLog) -> None:
     assert set(re.findall(r"`([\w-]+)`", nothing)) == without
 
 
-def test_the_overview_says_who_is_factorized(log: EventLog) -> None:
+def test_the_overview_says_who_is_factorized(dataset: StoredDataset) -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \| \[[^|]+ \| [^|]+ \| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE))
-    built = {name: build_ranker({"name": name}, log.encoders.space(), 1, "test") for name in RANKERS}
+    built = {name: build_ranker({"name": name}, dataset.encoders.space(), 1, "test") for name in RANKERS}
     assert {name: cell.startswith("yes") for name, cell in rows.items()} == {n: r.factorized for n, r in built.items()}
     assert {name for name, cell in rows.items() if "yes, folds" in cell} == {n for n, r in built.items() if r.foldable}

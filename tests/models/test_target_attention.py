@@ -14,25 +14,25 @@ from torch import Tensor, nn
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import Ranker, build_ranker
-from limerank.models.din import DIN
+from limerank.models.din import DINRanker
 from limerank.models.export import export_user_stage
-from limerank.models.mha import MHA
-from limerank.models.sim import SIM
-from limerank.models.truncated_mha import TruncatedMHA
-from limerank.models.twin import TWIN
-from limerank.nn import activation_unit
-from limerank.nn.attention import HeadProjection
-from limerank.nn.dice import Dice
+from limerank.models.mha import MHARanker
+from limerank.models.sim import SIMRanker
+from limerank.models.truncated_mha import TruncatedMHARanker
+from limerank.models.twin import TWINRanker
+from limerank.nn.layers import activation_unit
+from limerank.nn.layers.attention import HeadProjection
+from limerank.nn.layers.dice import Dice
 from limerank.ops import top_events as top_events_op
 from limerank.ops.same_category import category_digits, category_of_digits
 from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 """For what is served, in fp32."""
@@ -49,10 +49,10 @@ DIN_KINDS: list[dict[str, Any]] = [
 ]
 
 
-def make(log: EventLog, name: str, **options: Any) -> Ranker:
+def make(dataset: StoredDataset, name: str, **options: Any) -> Ranker:
     """A ranker in fp64, none of whose parameters or running statistics is at a special value."""
     torch.manual_seed(5)
-    ranker = build_ranker({"name": name, **options}, log.encoders.space(), 2, "test").eval()
+    ranker = build_ranker({"name": name, **options}, dataset.encoders.space(), 2, "test").eval()
     with torch.no_grad():
         for parameter in ranker.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -63,9 +63,9 @@ def make(log: EventLog, name: str, **options: Any) -> Ranker:
     return ranker.double()
 
 
-def some_requests(log: EventLog, max_history: int = 20) -> RequestBatch:
+def some_requests(dataset: StoredDataset, max_history: int = 20) -> RequestBatch:
     """Histories of all lengths from none, and 6 candidates each."""
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=max_history)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=max_history)
     lengths = loader.history_lengths(loader.requests)
     order = np.argsort(lengths, kind="stable")[:: len(lengths) // 7]
     assert lengths[order[0]] == 0
@@ -174,7 +174,7 @@ def check_gradients(ranker: Ranker, output: Tensor, expected: Tensor, close: dic
         torch.testing.assert_close(mine[name] / scale, theirs[name] / scale, **close, msg=name)
 
 
-def din_by_concatenation(ranker: DIN, batch: RequestBatch) -> Tensor:
+def din_by_concatenation(ranker: DINRanker, batch: RequestBatch) -> Tensor:
     """The network on the concatenation, candidate by candidate; nothing is split or cached."""
     unit, outputs = ranker.unit, []
     for target, history, _ in pairs(ranker, batch):
@@ -197,11 +197,11 @@ def din_by_concatenation(ranker: DIN, batch: RequestBatch) -> Tensor:
 
 @pytest.mark.parametrize("options", DIN_KINDS, ids=lambda o: f"{o['activation']}-{o['normalization']}")
 def test_din_against_the_network_on_the_concatenation(
-    log: EventLog, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    dataset: StoredDataset, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values on every path and gradients of every parameter, also where blocks cut histories and candidates."""
-    ranker, batch = make(log, "din", **options), some_requests(log)
-    assert isinstance(ranker, DIN)
+    ranker, batch = make(dataset, "din", **options), some_requests(dataset)
+    assert isinstance(ranker, DINRanker)
     expected = din_by_concatenation(ranker, batch)
     check_gradients(ranker, interactions(ranker, batch), expected)
     check_all_paths(ranker, batch, expected.detach())
@@ -213,10 +213,10 @@ def test_din_against_the_network_on_the_concatenation(
             torch.testing.assert_close(interactions(ranker, batch), expected, **EXACT)
 
 
-def test_dice_learns_its_statistics_from_real_pairs_only(log: EventLog) -> None:
+def test_dice_learns_its_statistics_from_real_pairs_only(dataset: StoredDataset) -> None:
     """In training they are the mean and variance over all real pairs of the batch; predicting changes none of them."""
-    ranker, batch = make(log, "din", activation="dice", unknown_rate=0.0), some_requests(log)
-    assert isinstance(ranker, DIN)
+    ranker, batch = make(dataset, "din", activation="dice", unknown_rate=0.0), some_requests(dataset)
+    assert isinstance(ranker, DINRanker)
     dice = ranker.unit.dice
     assert dice is not None
     first = dice[0]
@@ -250,28 +250,28 @@ def test_a_batch_without_events_leaves_dice_alone() -> None:
 
 @pytest.mark.parametrize("recent", [1, 5, 100])
 @pytest.mark.parametrize("encoding", ["none", "recent_position", "position"])
-def test_truncated_mha_is_mha_fed_the_cut_history(log: EventLog, recent: int, encoding: str) -> None:
+def test_truncated_mha_is_mha_fed_the_cut_history(dataset: StoredDataset, recent: int, encoding: str) -> None:
     """The loader cuts for the one, the ranker for the other; positions count within what is left."""
-    truncated = make(log, "truncated-mha", recent=recent, encoding=encoding)
-    plain = make(log, "mha", encoding=encoding)
+    truncated = make(dataset, "truncated-mha", recent=recent, encoding=encoding)
+    plain = make(dataset, "mha", encoding=encoding)
     plain.load_state_dict(truncated.state_dict())
-    assert isinstance(truncated, TruncatedMHA)
-    assert isinstance(plain, MHA)
-    expected = interactions(plain, some_requests_cut(log, recent)).detach()
-    check_all_paths(truncated, some_requests(log), expected)
+    assert isinstance(truncated, TruncatedMHARanker)
+    assert isinstance(plain, MHARanker)
+    expected = interactions(plain, some_requests_cut(dataset, recent)).detach()
+    check_all_paths(truncated, some_requests(dataset), expected)
 
 
-def some_requests_cut(log: EventLog, recent: int) -> RequestBatch:
+def some_requests_cut(dataset: StoredDataset, recent: int) -> RequestBatch:
     """The requests of `some_requests`, cut by the loader."""
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
     lengths = loader.history_lengths(loader.requests)
     order = np.argsort(lengths, kind="stable")[:: len(lengths) // 7]
-    shorter = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=min(recent, 20))
+    shorter = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=min(recent, 20))
     return shorter.assemble(loader.requests[order])
 
 
-def test_truncated_mha_embeds_no_older_item(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranker, batch = make(log, "truncated-mha", recent=3), some_requests(log)
+def test_truncated_mha_embeds_no_older_item(dataset: StoredDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranker, batch = make(dataset, "truncated-mha", recent=3), some_requests(dataset)
     embedded: list[int] = []
     original = ranker.item_tower.history
 
@@ -287,7 +287,9 @@ def test_truncated_mha_embeds_no_older_item(log: EventLog, monkeypatch: pytest.M
     assert embedded[2:] == [3, 3]
 
 
-def attention_over(ranker: SIM | TWIN | MHA, target: Tensor, history: Tensor, chosen: list[list[int]]) -> Tensor:
+def attention_over(
+    ranker: SIMRanker | TWINRanker | MHARanker, target: Tensor, history: Tensor, chosen: list[list[int]]
+) -> Tensor:
     """Head by head over that head's chosen events; zero if there are none."""
     heads, width = ranker.options.heads, ranker.options.width
     size = width // heads
@@ -306,7 +308,7 @@ def attention_over(ranker: SIM | TWIN | MHA, target: Tensor, history: Tensor, ch
     return torch.cat(outputs)
 
 
-def sim_by_loops(ranker: SIM, batch: RequestBatch, precision: torch.dtype = torch.float32) -> Tensor:
+def sim_by_loops(ranker: SIMRanker, batch: RequestBatch, precision: torch.dtype = torch.float32) -> Tensor:
     """`precision` is the lowest in which events are chosen."""
     outputs = []
     assert ranker.search is not None
@@ -319,20 +321,20 @@ def sim_by_loops(ranker: SIM, batch: RequestBatch, precision: torch.dtype = torc
 
 
 @pytest.mark.parametrize("top", [1, 4, 32])
-def test_soft_sim_against_loops(log: EventLog, top: int) -> None:
+def test_soft_sim_against_loops(dataset: StoredDataset, top: int) -> None:
     """Values on every path and gradients, with fewer events than K and with more."""
-    ranker, batch = make(log, "sim", top=top), some_requests(log)
-    assert isinstance(ranker, SIM)
+    ranker, batch = make(dataset, "sim", top=top), some_requests(dataset)
+    assert isinstance(ranker, SIMRanker)
     expected = sim_by_loops(ranker, batch)
     check_gradients(ranker, interactions(ranker, batch), expected)
     check_all_paths(ranker, batch, expected.detach())
 
 
-def test_the_loss_of_the_soft_search(log: EventLog) -> None:
+def test_the_loss_of_the_soft_search(dataset: StoredDataset) -> None:
     """The cross-entropy of a network on the mean of r_cj E_j, which alone trains the search, times its weight."""
-    ranker, batch = make(log, "sim", search_loss=0.5, unknown_rate=0.0).train(), some_requests(log)
+    ranker, batch = make(dataset, "sim", search_loss=0.5, unknown_rate=0.0).train(), some_requests(dataset)
     batch = dataclasses.replace(batch, labels=batch.labels.double())
-    assert isinstance(ranker, SIM)
+    assert isinstance(ranker, SIMRanker)
     search = ranker.search
     assert search is not None
     inputs = []
@@ -358,11 +360,11 @@ def test_the_loss_of_the_soft_search(log: EventLog) -> None:
 
 @pytest.mark.parametrize("top", [1, 3, 32])
 @pytest.mark.parametrize("category", ["topic", "creator"])
-def test_hard_sim_against_loops(log: EventLog, top: int, category: str) -> None:
+def test_hard_sim_against_loops(dataset: StoredDataset, top: int, category: str) -> None:
     """The most recent K events of the candidate's category; none of another, and zero where there is none."""
-    ranker, batch = make(log, "sim", search="hard", category=category, top=top), some_requests(log)
-    assert isinstance(ranker, SIM)
-    column = [encoder.name for encoder in log.encoders.item].index(category)
+    ranker, batch = make(dataset, "sim", search="hard", category=category, top=top), some_requests(dataset)
+    assert isinstance(ranker, SIMRanker)
+    column = [encoder.name for encoder in dataset.encoders.item].index(category)
     history = batch.inputs.history
     # one candidate item and some of the history get an unknown category, which equals nothing, not even another one
     seen = history.items.indices.clone()
@@ -395,27 +397,29 @@ def test_half_precision_rows_keep_every_category() -> None:
     assert not torch.equal(categories.half().long(), categories)
 
 
-def test_hard_search_with_half_precision_rows(log: EventLog) -> None:
-    ranker, batch = make(log, "sim", search="hard", category="topic", top=2).float(), some_requests(log)
+def test_hard_search_with_half_precision_rows(dataset: StoredDataset) -> None:
+    ranker, batch = make(dataset, "sim", search="hard", category="topic", top=2).float(), some_requests(dataset)
     only = one_request(batch, len(batch.inputs) - 1)
     with torch.inference_mode():
         user = ranker.encode_user(only.inputs)
-        full, half = (score_candidates(ranker, user, compute_rows(ranker, log.item_table, t)) for t in ("fp32", "fp16"))
+        full, half = (
+            score_candidates(ranker, user, compute_rows(ranker, dataset.item_table, t)) for t in ("fp32", "fp16")
+        )
     torch.testing.assert_close(half, full, rtol=1e-2, atol=1e-2)
 
 
-def test_hard_search_needs_a_category_of_the_log(log: EventLog) -> None:
+def test_hard_search_needs_a_category_of_the_log(dataset: StoredDataset) -> None:
     with pytest.raises(UsageError, match="model 'sim': .*search: hard needs a category"):
-        make(log, "sim", search="hard")
+        make(dataset, "sim", search="hard")
     with pytest.raises(UsageError, match="soft search has none"):
-        make(log, "sim", category="topic")
+        make(dataset, "sim", category="topic")
     with pytest.raises(UsageError, match="key 'model.category': no item feature 'topics' .*did you mean 'topic'?"):
-        make(log, "sim", search="hard", category="topics")
+        make(dataset, "sim", search="hard", category="topics")
     with pytest.raises(UsageError, match="no item feature 'tags' with one value"):
-        make(log, "sim", search="hard", category="tags")
+        make(dataset, "sim", search="hard", category="tags")
 
 
-def twin_by_loops(ranker: TWIN, batch: RequestBatch, precision: torch.dtype = torch.float32) -> Tensor:
+def twin_by_loops(ranker: TWINRanker, batch: RequestBatch, precision: torch.dtype = torch.float32) -> Tensor:
     """`precision` is the lowest in which events are chosen."""
     outputs = []
     size = ranker.options.width // ranker.options.heads
@@ -428,10 +432,10 @@ def twin_by_loops(ranker: TWIN, batch: RequestBatch, precision: torch.dtype = to
 
 
 @pytest.mark.parametrize("top", [1, 4, 32])
-def test_twin_against_loops(log: EventLog, top: int) -> None:
+def test_twin_against_loops(dataset: StoredDataset, top: int) -> None:
     """Values on every path, and gradients, which reach queries and keys through the chosen scores."""
-    ranker, batch = make(log, "twin", top=top), some_requests(log)
-    assert isinstance(ranker, TWIN)
+    ranker, batch = make(dataset, "twin", top=top), some_requests(dataset)
+    assert isinstance(ranker, TWINRanker)
     expected = twin_by_loops(ranker, batch)
     check_gradients(ranker, interactions(ranker, batch), expected)
     last = one_request(batch, len(batch.inputs) - 1)
@@ -445,16 +449,16 @@ def test_twin_against_loops(log: EventLog, top: int) -> None:
 @pytest.mark.parametrize("name", ["sim", "twin"])
 @pytest.mark.parametrize("scores_per_block", [1, 200])
 def test_one_request_in_blocks(
-    log: EventLog, name: str, scores_per_block: int, monkeypatch: pytest.MonkeyPatch
+    dataset: StoredDataset, name: str, scores_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole catalog for one request: blocks of a few candidates score as candidates one by one."""
-    ranker, batch = make(log, name, top=4), some_requests(log)
+    ranker, batch = make(dataset, name, top=4), some_requests(dataset)
     only = one_request(batch, len(batch.inputs) - 1)
     monkeypatch.setattr(top_events_op, "SCORES_PER_BLOCK", scores_per_block)
     monkeypatch.setattr(top_events_op, "GATHERED_PER_BLOCK", 7)
     with torch.inference_mode():
-        user, items = ranker.encode_user(only.inputs), ranker.encode_items(log.item_table)
-        together = ranker.interact(user, items, torch.tensor([0, len(log.item_table)]))
+        user, items = ranker.encode_user(only.inputs), ranker.encode_items(dataset.item_table)
+        together = ranker.interact(user, items, torch.tensor([0, len(dataset.item_table)]))
         alone = [ranker.interact(user, items.take(torch.tensor([i])), torch.tensor([0, 1])) for i in range(201)]
         nobody = ranker.interact(user, items.take(torch.zeros(0, dtype=torch.long)), torch.tensor([0, 0]))
     torch.testing.assert_close(together, torch.cat(alone), **EXACT)
@@ -477,15 +481,15 @@ def test_padding_is_never_found_however_bad_the_events_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["sim", "twin"])
-def test_repelled_histories_score_like_themselves_alone(log: EventLog, name: str) -> None:
+def test_repelled_histories_score_like_themselves_alone(dataset: StoredDataset, name: str) -> None:
     """Every real score far below zero, which is what padding would score: short histories find their own events.
 
     With scores of thousands, whose rounding in fp64 cannot hide what tells them apart.
     """
-    ranker, batch = make(log, name, top=4), some_requests(log)
-    assert isinstance(ranker, SIM | TWIN)
+    ranker, batch = make(dataset, name, top=4), some_requests(dataset)
+    assert isinstance(ranker, SIMRanker | TWINRanker)
     modules = [ranker.to_queries, ranker.to_keys_values]
-    if isinstance(ranker, SIM):
+    if isinstance(ranker, SIMRanker):
         assert ranker.search is not None
         modules += [ranker.search.queries, ranker.search.keys]
     with torch.no_grad():
@@ -496,7 +500,7 @@ def test_repelled_histories_score_like_themselves_alone(log: EventLog, name: str
             parts = (projected(queries, target[None]), projected(keys, history))
             of_heads = (part.unflatten(1, (queries.heads, -1)) for part in parts)
             assert (torch.einsum("qha,nha->hn", *of_heads) < -1000).all()
-    by_loops: Any = sim_by_loops if isinstance(ranker, SIM) else twin_by_loops
+    by_loops: Any = sim_by_loops if isinstance(ranker, SIMRanker) else twin_by_loops
     expected = by_loops(ranker, batch, torch.float64)
     together = interactions(ranker, batch)
     torch.testing.assert_close(together, expected, **EXACT)
@@ -533,9 +537,9 @@ def test_top_events_are_those_of_a_sort(threads: int, monkeypatch: pytest.Monkey
     ],
     ids=lambda model: "-".join(str(value) for value in model.values()),
 )
-def test_the_user_stage_exports_for_any_history_length(log: EventLog, model: dict[str, Any]) -> None:
+def test_the_user_stage_exports_for_any_history_length(dataset: StoredDataset, model: dict[str, Any]) -> None:
     """What test_export.py proves for default options: here histories are cut, and categories leave the user stage."""
-    ranker, batch = make(log, **model), some_requests(log)
+    ranker, batch = make(dataset, **model), some_requests(dataset)
     requests = [one_request(batch, b).inputs for b in range(len(batch.inputs))]
     program = export_user_stage(ranker, requests[-1]).module()
     for inputs in requests:

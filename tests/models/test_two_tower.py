@@ -11,14 +11,14 @@ from torch import Tensor
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.models.export import export_user_stage
-from limerank.models.inttower import IntTower
+from limerank.models.inttower import IntTowerRanker
 from limerank.schema import FeatureSpace
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 KINDS: list[dict[str, Any]] = [
@@ -29,25 +29,25 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def make(log: EventLog, **options: Any) -> IntTower:
+def make(dataset: StoredDataset, **options: Any) -> IntTowerRanker:
     torch.manual_seed(2)
-    ranker = build_ranker({"name": "inttower", **options}, log.encoders.space(), 2, "test").eval()
-    assert isinstance(ranker, IntTower)
+    ranker = build_ranker({"name": "inttower", **options}, dataset.encoders.space(), 2, "test").eval()
+    assert isinstance(ranker, IntTowerRanker)
     return ranker
 
 
-def some_requests(log: EventLog, first: int = 0, last: int = 6) -> RequestBatch:
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=8, max_history=20)
+def some_requests(dataset: StoredDataset, first: int = 0, last: int = 6) -> RequestBatch:
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
     return loader.assemble(loader.requests[first:last])
 
 
-def interactions(ranker: IntTower, batch: RequestBatch) -> Tensor:
+def interactions(ranker: IntTowerRanker, batch: RequestBatch) -> Tensor:
     user = ranker.encode_user(batch.inputs)
     items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
     return ranker.interact(user, items, batch.candidates.offsets)
 
 
-def user_layers(ranker: IntTower, batch: RequestBatch, request: int) -> list[Tensor]:
+def user_layers(ranker: IntTowerRanker, batch: RequestBatch, request: int) -> list[Tensor]:
     """u_1 ... u_L of one request, each layer by hand."""
     start, stop = batch.inputs.history.offsets[request : request + 2].tolist()
     pooled = ranker.item_tower.history(batch.inputs.history)[start:stop].sum(0)
@@ -66,7 +66,7 @@ def user_layers(ranker: IntTower, batch: RequestBatch, request: int) -> list[Ten
     return states
 
 
-def by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
+def by_loops(ranker: IntTowerRanker, batch: RequestBatch) -> Tensor:
     options = ranker.options
     targets = ranker.item_tower.candidates(batch.candidates.items)[batch.candidates.item_of_candidate]
     offsets = batch.candidates.offsets.tolist()
@@ -84,9 +84,9 @@ def by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())) or "default")
-def test_inttower_against_loops(log: EventLog, options: dict[str, Any]) -> None:
+def test_inttower_against_loops(dataset: StoredDataset, options: dict[str, Any]) -> None:
     """Values for batches, for one request and as served, and the gradient of every parameter."""
-    ranker, batch = make(log, **options), some_requests(log)
+    ranker, batch = make(dataset, **options), some_requests(dataset)
     expected, got = by_loops(ranker, batch), interactions(ranker, batch)
     assert got.shape[1] == ranker.interaction_width() == len(ranker.options.user_layers) * ranker.options.user_heads
     torch.testing.assert_close(got, expected, **CLOSE)
@@ -100,7 +100,7 @@ def test_inttower_against_loops(log: EventLog, options: dict[str, Any]) -> None:
         if mine is not None and theirs is not None:
             scale = theirs.abs().max() + 1e-6
             torch.testing.assert_close(mine / scale, theirs / scale, rtol=1e-3, atol=1e-4)
-    only = some_requests(log, 5, 6)
+    only = some_requests(dataset, 5, 6)
     rows = compute_rows(ranker, only.candidates.items, "fp32")
     with torch.inference_mode():
         torch.testing.assert_close(interactions(ranker, only), by_loops(ranker, only), **CLOSE)
@@ -108,9 +108,9 @@ def test_inttower_against_loops(log: EventLog, options: dict[str, Any]) -> None:
         torch.testing.assert_close(served, ranker(only), **CLOSE)
 
 
-def test_the_head_contains_the_original_score(log: EventLog) -> None:
+def test_the_head_contains_the_original_score(dataset: StoredDataset) -> None:
     """With ones for the interaction and two opposite hidden units, a logit is the plain sum of all maxima."""
-    ranker, batch = make(log), some_requests(log)
+    ranker, batch = make(dataset), some_requests(dataset)
     with torch.no_grad():
         for parameter in ranker.head.parameters():
             parameter.zero_()
@@ -122,7 +122,7 @@ def test_the_head_contains_the_original_score(log: EventLog) -> None:
         torch.testing.assert_close(ranker(batch)[:, 0], expected, rtol=1e-4, atol=1e-3)
 
 
-def contrastive_by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
+def contrastive_by_loops(ranker: IntTowerRanker, batch: RequestBatch) -> Tensor:
     options, offsets = ranker.options, batch.candidates.offsets.tolist()
     targets = ranker.item_tower.candidates(batch.candidates.items)[batch.candidates.item_of_candidate]
     vectors = [torch.stack(list(ranker.to_item_heads(t).split(options.head_width))).mean(0) for t in targets]
@@ -139,22 +139,22 @@ def contrastive_by_loops(ranker: IntTower, batch: RequestBatch) -> Tensor:
     return torch.stack(terms).mean()
 
 
-def test_the_contrastive_loss(log: EventLog) -> None:
+def test_the_contrastive_loss(dataset: StoredDataset) -> None:
     """Each positive against all negatives of the batch, by cosine; off by default."""
-    ranker, batch = make(log, contrastive=0.3, temperature=0.2), some_requests(log)
+    ranker, batch = make(dataset, contrastive=0.3, temperature=0.2), some_requests(dataset)
     assert 0 < batch.labels[:, 0].sum() < len(batch.labels)
     user = ranker.encode_user(batch.inputs)
     items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
     loss = ranker.auxiliary_loss(user, items, batch)
     assert loss is not None
     torch.testing.assert_close(loss, 0.3 * contrastive_by_loops(ranker, batch), **CLOSE)
-    assert make(log).auxiliary_loss(user, items, batch) is None
+    assert make(dataset).auxiliary_loss(user, items, batch) is None
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
-def test_the_contrastive_loss_without_positives_or_without_negatives(log: EventLog, label: float) -> None:
+def test_the_contrastive_loss_without_positives_or_without_negatives(dataset: StoredDataset, label: float) -> None:
     """Zero, and no gradient that is not a number."""
-    ranker, batch = make(log, contrastive=1.0), some_requests(log)
+    ranker, batch = make(dataset, contrastive=1.0), some_requests(dataset)
     batch = dataclasses.replace(batch, labels=torch.full_like(batch.labels, label))
     user = ranker.encode_user(batch.inputs)
     items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
@@ -165,29 +165,29 @@ def test_the_contrastive_loss_without_positives_or_without_negatives(log: EventL
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in ranker.parameters())
 
 
-def test_every_parameter_of_the_optional_parts_receives_gradient(log: EventLog) -> None:
-    ranker, batch = make(log, gate=True, contrastive=0.1).train(), some_requests(log, 0, 16)
+def test_every_parameter_of_the_optional_parts_receives_gradient(dataset: StoredDataset) -> None:
+    ranker, batch = make(dataset, gate=True, contrastive=0.1).train(), some_requests(dataset, 0, 16)
     ranker.loss(batch).backward()
     for name, parameter in ranker.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_a_log_without_user_and_context_features(log: EventLog) -> None:
+def test_a_log_without_user_and_context_features(dataset: StoredDataset) -> None:
     """The gate then has two fields: the history and a constant."""
-    space = log.encoders.space()
+    space = dataset.encoders.space()
     bare = FeatureSpace(item=space.item, event=space.event)
     ranker = build_ranker({"name": "inttower", "gate": True}, bare, 1, "test")
-    assert isinstance(ranker, IntTower)
+    assert isinstance(ranker, IntTowerRanker)
     assert ranker.gate is not None
     assert ranker.gate.widths == (32, 1)
 
 
-def test_the_user_stage_exports_for_any_history_length(log: EventLog) -> None:
-    ranker = make(log, gate=True)
-    program = export_user_stage(ranker, some_requests(log, 5, 6).inputs).module()
+def test_the_user_stage_exports_for_any_history_length(dataset: StoredDataset) -> None:
+    ranker = make(dataset, gate=True)
+    program = export_user_stage(ranker, some_requests(dataset, 5, 6).inputs).module()
     for request in (0, 3, 7):
-        inputs = some_requests(log, request, request + 1).inputs
+        inputs = some_requests(dataset, request, request + 1).inputs
         with torch.inference_mode():
             expected, got = ranker.encode_user(inputs), program(inputs)
         torch.testing.assert_close(got.memory[0], expected.memory[0], **CLOSE)

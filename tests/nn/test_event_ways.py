@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.nn import features
+from limerank.splits import Part
 
 
-def test_each_way_once_equals_each_event(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_once_equals_each_event(dataset: StoredDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """E and the gradients of every parameter of the tower, over all combinations of two event features."""
     torch.manual_seed(0)
-    tower = build_ranker({"name": "ttsn"}, log.encoders.space(), 1, "test").eval().item_tower
-    loader = RequestLoader(log, Part.TEST, batch_requests=20, max_history=20)
+    tower = build_ranker({"name": "ttsn"}, dataset.encoders.space(), 1, "test").eval().item_tower
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=20, max_history=20)
     history = loader.user_inputs(loader.requests[:20]).history
     assert len(tower.event_sizes) == 2
     found = []

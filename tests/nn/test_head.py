@@ -7,12 +7,12 @@ import torch
 from torch.nn import functional
 
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.nn.head import InteractionHead, TaskLayer
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.splits import Part
 
 TASKS = 3
 
@@ -56,11 +56,11 @@ def test_a_task_does_not_train_the_layers_of_another() -> None:
 
 
 @pytest.mark.parametrize("name", ["lime-mha", "mha"])
-def test_a_ranker_with_task_heads_serves_what_it_trains(log: EventLog, name: str) -> None:
+def test_a_ranker_with_task_heads_serves_what_it_trains(dataset: StoredDataset, name: str) -> None:
     """Item rows and the plain layers give the scores of forward, folded and not."""
     model = {"name": name, "head": [12, 10], "task_head": [6]}
-    ranker = build_ranker(model, log.encoders.space(), len(log.schema.tasks), "test").eval()
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test").eval()
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=20)
     batch = loader.assemble(loader.requests[:1])
     rows = compute_rows(ranker, batch.candidates.items, "fp32")
     with torch.inference_mode():

@@ -12,7 +12,7 @@ from dense_lime import EXACT, dense_layer, dense_stack, shaken, walk_short_histo
 from torch import Tensor
 
 from limerank.errors import ArgumentError
-from limerank.nn.xor import XorDesign, XorLayer, XorStack, history_weights
+from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack, history_weights
 from limerank.ops.xor_attention import joined
 
 WIDTH, HEADS, LINKS = 16, 2, 5

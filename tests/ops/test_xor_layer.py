@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limerank.errors import ArgumentError
-from limerank.nn.xor import XorDesign, XorLayer, XorStack
+from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack
 from limerank.ops.cost import absorption
 from limerank.ops.xor_layer import fused, fused_xor_layer, fused_xor_stack
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, ProjectedChunks

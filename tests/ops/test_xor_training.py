@@ -11,7 +11,7 @@ from numeric import assert_three_way
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from limerank.nn.xor import XorDesign, XorLayer, XorStack
+from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack
 from limerank.ops.xor_layer import streams, training
 
 LENGTHS = [
@@ -116,7 +116,7 @@ def test_other_layers_are_not_streamed(
     def refuse(*_: object) -> None:
         raise AssertionError("streamed")
 
-    monkeypatch.setattr("limerank.nn.xor.source_pass", refuse)
+    monkeypatch.setattr("limerank.nn.layers.xor.source_pass", refuse)
     module = XorStack(width, heads, 2, design).double()
     sources, links, offsets = inputs([600], width=width)
     assert torch.isfinite(module(sources, links, offsets)).all()
@@ -130,7 +130,7 @@ def test_dropout_is_not_streamed_in_training(monkeypatch: pytest.MonkeyPatch) ->
         walked.append(arguments[2] is None)  # without keys of links: the last layer, which has nothing to drop
         return training.source_pass(*arguments)
 
-    monkeypatch.setattr("limerank.nn.xor.source_pass", watched)
+    monkeypatch.setattr("limerank.nn.layers.xor.source_pass", watched)
     module = XorStack(16, 4, 2, XorDesign(dropout=0.5)).double().train()
     sources, links, offsets = inputs([600])
     module(sources, links, offsets)

@@ -11,16 +11,15 @@ import torch
 
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
-from limerank.data.splits import Part
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS
 from limerank.progress import Progress
-from limerank.protocols import ByColumn
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
 from limerank.serve.engine import Engine
-from limerank.study.publish import publish_run
+from limerank.serve.publish import publish_run
+from limerank.splits import ByColumn, Part
 from limerank.train.trainer import train
 
 USERS, ITEMS = 12, 25
@@ -126,12 +125,12 @@ LOGS = {"rich": rich_log, "ready-made": ready_log}
 
 
 @pytest.fixture(params=sorted(LOGS), scope="module")
-def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
     return prepare(LOGS[request.param](), tmp_path_factory.mktemp("kinds") / "d")
 
 
 @pytest.mark.parametrize("name", sorted(RANKERS))
-def test_served_scores_are_trained_scores(dataset: EventLog, name: str, tmp_path: Path) -> None:
+def test_served_scores_are_trained_scores(dataset: StoredDataset, name: str, tmp_path: Path) -> None:
     """For the users whose stored history is the one the bundle carries: forward equals the engine, item by item."""
     config = RunConfig(dataset=dataset.path, model={"name": name}, train=TrainConfig(epochs=1, max_history=50), seed=1)
     run = train(config, tmp_path / "run", Progress(quiet=True))

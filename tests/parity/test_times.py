@@ -20,23 +20,22 @@ from safetensors.torch import load_file, save_file
 from limerank import files
 from limerank.batch import UserInputs
 from limerank.config import RunConfig, TrainConfig
-from limerank.data.append import append
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
+from limerank.data.build.append import append
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.sources.simulated import DAY_MS, FIRST_MIDNIGHT_MS, SimulatedConfig, simulate
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, DataError, UsageError
 from limerank.models import Ranker, build_ranker
 from limerank.progress import Progress
-from limerank.protocols import ByColumn
 from limerank.schema import Feature, Histories, Role, Schema, Task, TimeUnit
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine, Event
 from limerank.serve.offline import export
+from limerank.serve.publish import publish_run
 from limerank.serve.store import BundleStore
-from limerank.study.publish import publish_run
+from limerank.splits import ByColumn, Part
 from limerank.train.trainer import train
 
 QUIET = Progress(quiet=True)
@@ -69,8 +68,8 @@ class World:
     """The log, its earlier days as they were before the others were appended, and last requests made since."""
 
     raw: pl.DataFrame
-    log: EventLog
-    earlier: EventLog
+    dataset: StoredDataset
+    earlier: StoredDataset
     requests: list[Asked]
 
 
@@ -82,12 +81,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     later = pl.col("time") >= midnight
     earlier = prepare(with_events(raw, events.filter(~later)), folder / "earlier")
     shutil.copytree(earlier.path, folder / "whole")
-    log = append(folder / "whole", with_events(raw, events.filter(later)))
-    user, start = log.column("requests/user"), log.column("requests/start")
+    dataset = append(folder / "whole", with_events(raw, events.filter(later)))
+    user, start = dataset.column("requests/user"), dataset.column("requests/start")
     requests = []
-    for user_row in range(1, log.manifest.counts["users"]):
-        number = max(np.flatnonzero(user == user_row), key=lambda one: int(log.column("events/time")[start[one]]))
-        user_id = log.user_ids[user_row]
+    for user_row in range(1, dataset.manifest.counts["users"]):
+        number = max(np.flatnonzero(user == user_row), key=lambda one: int(dataset.column("events/time")[start[one]]))
+        user_id = dataset.user_ids[user_row]
         own = events.filter(pl.col("user_id") == user_id)
         last = own.row(-1, named=True)
         if last["time"] < midnight:
@@ -110,17 +109,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             )
         )
     assert sum(bool(one.events) for one in requests) > 10
-    return World(events, log, earlier, requests)
+    return World(events, dataset, earlier, requests)
 
 
 def with_events(raw: RawLog, events: pl.DataFrame) -> RawLog:
     return replace(raw, events=(EventFile.of_frame(events, "events"),))
 
 
-def untrained(model: dict[str, Any], log: EventLog) -> Ranker:
+def untrained(model: dict[str, Any], dataset: StoredDataset) -> Ranker:
     """A ranker whose encodings are as large as its embeddings, so that a wrong row shows."""
     torch.manual_seed(0)
-    ranker = build_ranker(model, log.encoders.space(), len(log.schema.tasks), "test").eval()
+    ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test").eval()
     if ranker.encoding is not None:
         torch.nn.init.normal_(ranker.encoding.table)
     return ranker
@@ -131,8 +130,8 @@ def engine_of(world: World, model: dict[str, Any], folder: Path) -> Engine:
     return Engine(export(ranker, model, world.earlier, folder / "store", max_history=KEPT, row_type="fp32"))
 
 
-def loader_of(log: EventLog, *, with_times: bool = True) -> RequestLoader:
-    return RequestLoader(log, Part.TEST, batch_requests=8, max_history=KEPT, with_times=with_times)
+def loader_of(dataset: StoredDataset, *, with_times: bool = True) -> RequestLoader:
+    return RequestLoader(dataset, Part.TEST, batch_requests=8, max_history=KEPT, with_times=with_times)
 
 
 def asked_of(engine: Engine, one: Asked, now: int | None) -> UserInputs:
@@ -147,15 +146,15 @@ def test_a_request_scores_the_same_in_training_and_in_serving(world: World, name
     with what happened since and the request's own time.
     """
     engine = engine_of(world, MODELS[name], tmp_path)
-    loader = loader_of(world.log)
+    loader = loader_of(world.dataset)
     numbers = np.array([one.number for one in world.requests])
     with torch.inference_mode():
         trained = engine.ranker(loader.assemble(numbers)).sigmoid().numpy()
-    items = world.log.column("events/item")
+    items = world.dataset.column("events/item")
     served: list[NDArray[np.float32]] = []
     moved: list[NDArray[np.float32]] = []
     for one in world.requests:
-        ids = [world.log.item_ids[int(item)] for item in items[loader.candidate_rows(np.array([one.number]))]]
+        ids = [world.dataset.item_ids[int(item)] for item in items[loader.candidate_rows(np.array([one.number]))]]
         for now, scores in ((one.now, served), (one.now + 100 * DAY_MS, moved)):
             request = engine.encode_user(one.user_id, context=one.context, events=one.events, now=now)
             scores.append(engine.score(request, ids))
@@ -169,7 +168,7 @@ def test_a_request_scores_the_same_in_training_and_in_serving(world: World, name
 def test_the_engine_reads_the_times_that_training_reads(world: World, tmp_path: Path) -> None:
     """Index for index, for histories that are cut and histories that are not."""
     engine = engine_of(world, MODELS["age"], tmp_path)
-    loader = loader_of(world.log)
+    loader = loader_of(world.dataset)
     lengths = set()
     for one in world.requests:
         served, trained = asked_of(engine, one, one.now), loader.user_inputs(np.array([one.number]))
@@ -185,23 +184,23 @@ def test_the_engine_reads_the_times_that_training_reads(world: World, tmp_path: 
 
 def test_the_loader_reads_the_times_of_the_log(world: World) -> None:
     """Request by request against the raw rows: the last events strictly before it, and its own moment."""
-    loader = loader_of(world.log)
-    numbers = np.arange(world.log.manifest.counts["requests"])
+    loader = loader_of(world.dataset)
+    numbers = np.arange(world.dataset.manifest.counts["requests"])
     inputs = loader.user_inputs(numbers)
     assert inputs.times is not None
     assert inputs.history.times is not None
     by_user = {str(key[0]): group["time"] for key, group in world.raw.group_by("user_id")}
     bounds = inputs.history.offsets.tolist()
-    users = world.log.column("requests/user")
+    users = world.dataset.column("requests/user")
     for place, moment in enumerate(inputs.times.tolist()):
-        all_times = by_user[world.log.user_ids[int(users[place])]]
+        all_times = by_user[world.dataset.user_ids[int(users[place])]]
         assert moment in all_times
         before = all_times.filter(all_times < moment).sort().to_list()[-KEPT:]
         assert inputs.history.times[bounds[place] : bounds[place + 1]].tolist() == before
 
 
 def test_a_loader_reads_no_times_unless_asked(world: World) -> None:
-    inputs = loader_of(world.log, with_times=False).user_inputs(np.arange(5))
+    inputs = loader_of(world.dataset, with_times=False).user_inputs(np.arange(5))
     assert inputs.times is None
     assert inputs.history.times is None
 
@@ -318,7 +317,7 @@ def test_the_command_takes_times_as_text_or_milliseconds(world: World, tmp_path:
 
 
 @pytest.fixture(scope="module", params=["time", None])
-def ready_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+def ready_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
     """Ready-made histories, in a log with times of its requests and in one without."""
     generator, rows = np.random.default_rng(0), 90
     lengths = generator.integers(0, 6, rows)
@@ -343,11 +342,11 @@ def ready_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return prepare(raw, tmp_path_factory.mktemp("ready") / "d")
 
 
-def config_of(log: EventLog, **model: object) -> RunConfig:
-    return RunConfig(dataset=log.path, model=model, train=TrainConfig(epochs=1, max_history=KEPT), seed=1)
+def config_of(dataset: StoredDataset, **model: object) -> RunConfig:
+    return RunConfig(dataset=dataset.path, model=model, train=TrainConfig(epochs=1, max_history=KEPT), seed=1)
 
 
-def test_ready_made_histories_have_no_times(ready_made: EventLog) -> None:
+def test_ready_made_histories_have_no_times(ready_made: StoredDataset) -> None:
     """Only their requests have, if the log says when they were."""
     inputs = loader_of(ready_made).user_inputs(np.array([0, 7, 8]))
     assert inputs.history.times is None
@@ -361,7 +360,7 @@ def test_ready_made_histories_have_no_times(ready_made: EventLog) -> None:
 
 @pytest.mark.parametrize("encoding", ["calendar", "age"])
 def test_ready_made_histories_refuse_times_before_the_first_step(
-    ready_made: EventLog, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready_made: StoredDataset, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an error of one line, from Python and from the command, and no run is left behind."""
     steps: list[None] = []
@@ -379,7 +378,7 @@ def test_ready_made_histories_refuse_times_before_the_first_step(
 
 
 @pytest.mark.parametrize("encoding", ["position", "recent_position"])
-def test_ready_made_histories_have_positions(ready_made: EventLog, encoding: str, tmp_path: Path) -> None:
+def test_ready_made_histories_have_positions(ready_made: StoredDataset, encoding: str, tmp_path: Path) -> None:
     """Trained and served; the moment of a request and of its events makes no difference."""
     run = train(config_of(ready_made, name="lime-mha", encoding=encoding), tmp_path / "run", QUIET)
     engine = Engine(publish_run(run, tmp_path / "store", QUIET, row_type="fp32"))

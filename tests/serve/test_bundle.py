@@ -18,8 +18,8 @@ from limerank.errors import BundleError, ConflictError
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine
+from limerank.serve.publish import publish_run
 from limerank.serve.store import BundleStore
-from limerank.study.publish import publish_run
 from limerank.train.run import Run
 
 QUIET = Progress(quiet=True)

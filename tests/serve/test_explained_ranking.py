@@ -13,8 +13,8 @@ import torch
 from calling import answer, limerank, refusal
 
 from limerank.batch import Features, Jagged
-from limerank.data.encode import Encoder
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.encoders import Encoder
 from limerank.errors import UsageError
 from limerank.models import build_ranker
 from limerank.models.lime import LimeRanker
@@ -26,7 +26,7 @@ from limerank.serve.engine import Engine, Event
 from limerank.serve.explain import CandidateExplanation, explain
 from limerank.serve.link_profiles import link_profiles
 from limerank.serve.offline import compute_rows
-from limerank.study.publish import publish_run
+from limerank.serve.publish import publish_run
 from limerank.train.run import Run
 
 QUIET = Progress(quiet=True)
@@ -176,16 +176,16 @@ def test_items_known_only_from_histories_are_named_by_their_features(engine: Eng
     assert link_profiles(behind) == link_profiles(bundle)
 
 
-def planted(log: EventLog, bundle: Bundle) -> Bundle:
+def planted(dataset: StoredDataset, bundle: Bundle) -> Bundle:
     """T depends on an item's topic only, and one link's key points to one topic; all other links attract alike."""
     torch.manual_seed(0)
-    ranker = build_ranker({"name": "lime-mha", "links": 6}, log.encoders.space(), 2, "test").eval()
+    ranker = build_ranker({"name": "lime-mha", "links": 6}, dataset.encoders.space(), 2, "test").eval()
     assert isinstance(ranker, LimeRanker)
-    single = [encoder for encoder in log.encoders.item if encoder.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
+    single = [encoder for encoder in dataset.encoders.item if encoder.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
     topic = next(place for place, encoder in enumerate(single) if encoder.name == "topic")
     embedding = ranker.item_tower.item_embedding
     first = int(embedding.first_row[topic])
-    items = log.item_table
+    items = dataset.item_table
     with torch.no_grad():
         kept = embedding.table[first : first + single[topic].size].clone()
         embedding.table.zero_()
@@ -213,9 +213,9 @@ def values_of(bundle: Bundle, row: int) -> set[tuple[str, str]]:
     return found
 
 
-def test_a_planted_topic_is_found(log: EventLog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_topic_is_found(dataset: StoredDataset, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streamed in blocks; every lift is that of a loop over items, values and links, whatever the block."""
-    bundle = planted(log, engine.bundle)
+    bundle = planted(dataset, engine.bundle)
     monkeypatch.setattr(profiling, "BLOCK", 48)
     profiles = link_profiles(bundle, top=1000, minimum_items=3)
     rows, _ = bundle.rows.widened()

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from limerank.data.append import append
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
+from limerank.data.build.append import append
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, DataError
 from limerank.models import build_ranker
 from limerank.schema import Feature, Role, Schema, Task
@@ -130,39 +130,39 @@ def day_of(day: int, users: list[str], items: list[str]) -> RawLog:
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[EventLog, Path]:
+def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredDataset, Path]:
     """Two days whose new ids sort before, between and behind the old ones, and the store of a ranker."""
     folder = tmp_path_factory.mktemp("grown")
-    log = prepare(day_of(1, ["2", "50", "99"], ["20", "500", "7"]), folder / "dataset")
-    log = append(log.path, day_of(2, ["9001", "10", "2"], ["1000", "30", "7"]))
-    log = append(log.path, day_of(3, ["9002", "1", "99"], ["999", "0", "20"]))
+    dataset = prepare(day_of(1, ["2", "50", "99"], ["20", "500", "7"]), folder / "dataset")
+    dataset = append(dataset.path, day_of(2, ["9001", "10", "2"], ["1000", "30", "7"]))
+    dataset = append(dataset.path, day_of(3, ["9002", "1", "99"], ["999", "0", "20"]))
     torch.manual_seed(0)
     model = {"name": "lime-mha", "links": 4}
-    ranker = build_ranker(model, log.encoders.space(), 1, "test")
-    export(ranker, model, log, folder / "store", max_history=5)
-    return log, folder / "store"
+    ranker = build_ranker(model, dataset.encoders.space(), 1, "test")
+    export(ranker, model, dataset, folder / "store", max_history=5)
+    return dataset, folder / "store"
 
 
-def test_appended_ids_are_served(grown: tuple[EventLog, Path]) -> None:
+def test_appended_ids_are_served(grown: tuple[StoredDataset, Path]) -> None:
     """Every user and item, old or new, is known, with its own history and its own name."""
-    log, store = grown
+    dataset, store = grown
     folder = bundle_folder(store)
     bundle = Bundle.open(folder)
     engine = Engine(bundle)
-    for ids, known in ((log.user_ids, bundle.user_ids), (log.item_ids, bundle.item_ids)):
+    for ids, known in ((dataset.user_ids, bundle.user_ids), (dataset.item_ids, bundle.item_ids)):
         listed = ids.to_list()[1:]
         assert listed != sorted(listed)  # else this proves nothing
         assert known.rows_of(listed).tolist() == list(range(1, len(listed) + 1))
-    for user in log.user_ids.to_list()[1:]:
+    for user in dataset.user_ids.to_list()[1:]:
         ranking = engine.rank(user)
         assert ranking.known_user
         assert ranking.history_used > 0
         assert not engine.rank(user, ranking.item_ids).unknown_items
-    items = log.item_ids.to_list()[1:]
+    items = dataset.item_ids.to_list()[1:]
     assert bundle.item_ids.displays_of(bundle.item_ids.rows_of(items)) == [f"The {item}" for item in items]
 
 
-def test_a_bundle_that_loses_ids_is_not_opened(grown: tuple[EventLog, Path]) -> None:
+def test_a_bundle_that_loses_ids_is_not_opened(grown: tuple[StoredDataset, Path]) -> None:
     """Even one whose hashes of files are right: opening, verifying and activating all look."""
     _, store = grown
     folder = bundle_folder(store)

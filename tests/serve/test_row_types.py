@@ -13,17 +13,17 @@ from safetensors.torch import load_file, save_file
 
 from limerank import files
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError, BundleError
 from limerank.ops.candidate import score_error_bound
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine
 from limerank.serve.offline import compute_rows
+from limerank.serve.publish import publish_run
 from limerank.serve.scorer import score_candidates
 from limerank.serve.store import BundleStore
-from limerank.study.publish import publish_run
+from limerank.splits import Part
 from limerank.train.run import Run
 
 QUIET = Progress(quiet=True)
@@ -36,7 +36,7 @@ def u8_bundle(runs: dict[str, Run], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("row_type", sorted(BYTES))
-def test_from_export_to_a_ranking(runs: dict[str, Run], log: EventLog, row_type: str, tmp_path: Path) -> None:
+def test_from_export_to_a_ranking(runs: dict[str, Run], dataset: StoredDataset, row_type: str, tmp_path: Path) -> None:
     """`limerank export --rows`, `bundle verify`, `rank`: the served scores are those of rows computed here."""
     exported = answer("export", runs["lime-mha"].path, "--store", tmp_path / "store", "--rows", row_type)
     assert (exported["row_type"], exported["row_bytes"]) == (row_type, BYTES[row_type])
@@ -44,10 +44,10 @@ def test_from_export_to_a_ranking(runs: dict[str, Run], log: EventLog, row_type:
     engine = Engine.open(tmp_path / "store")
     assert engine.bundle.manifest.row_type == engine.bundle.rows.row_type == row_type
     assert engine.bundle.manifest.row_bytes == engine.bundle.rows.row_bytes
-    ranker = runs["lime-mha"].ranker(log)
+    ranker = runs["lime-mha"].ranker(dataset)
     with torch.inference_mode():
         user = ranker.encode_user(engine.user_inputs("u3", {})[0])
-        expected = score_candidates(ranker, user, compute_rows(ranker, log.item_table, row_type)).sigmoid().numpy()
+        expected = score_candidates(ranker, user, compute_rows(ranker, dataset.item_table, row_type)).sigmoid().numpy()
     ranked = answer("rank", tmp_path / "store", "--user", "u3", "--limit", "20")
     items = [entry["id"] for entry in ranked["items"]]
     rows = engine.bundle.item_ids.rows_of(items)
@@ -58,15 +58,15 @@ def test_from_export_to_a_ranking(runs: dict[str, Run], log: EventLog, row_type:
 
 
 @pytest.mark.parametrize(("row_type", "lost"), [("fp16", 0.2), ("u8", 2)])
-def test_top_hundred_and_bounds(runs: dict[str, Run], log: EventLog, row_type: str, lost: float) -> None:
+def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, row_type: str, lost: float) -> None:
     """Every request of the test part: the top 100 of 200 items, and each logit within its stated bound of fp32's.
 
     Who stands next to the border depends on every last digit of the training, so what is lost is averaged over
     requests: 0.02 to 0.06 with fp16 and 0.5 to 1.0 with u8, over four seeds.
     """
-    ranker = runs["lime-mha"].ranker(log)
-    full, narrow = (compute_rows(ranker, log.item_table, name) for name in ("fp32", row_type))
-    loader = RequestLoader(log, Part.TEST, batch_requests=1, max_history=20)
+    ranker = runs["lime-mha"].ranker(dataset)
+    full, narrow = (compute_rows(ranker, dataset.item_table, name) for name in ("fp32", row_type))
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=20)
     missing = []
     with torch.inference_mode():
         for requests in loader.plan():

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from limerank.data.eventlog import EventLog
+from limerank.bench.machine import interleaved_medians
+from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics
 from limerank.models import RANKERS, build_ranker
 from limerank.study.accuracy import AccuracyStudy, SeedResult, _gaps, gap_closed
 from limerank.study.latency import compare, contestants, measure_peaks, random_inputs, sweep
-from limerank.study.machine import interleaved_medians
 
 
-def test_sweep_covers_every_ranker_and_size(log: EventLog) -> None:
-    rankers = {name: build_ranker({"name": name}, log.encoders.space(), 2, "test") for name in RANKERS}
-    entries = contestants(rankers, log)
+def test_sweep_covers_every_ranker_and_size(dataset: StoredDataset) -> None:
+    rankers = {name: build_ranker({"name": name}, dataset.encoders.space(), 2, "test") for name in RANKERS}
+    entries = contestants(rankers, dataset)
     finished: list[int] = []
     by_candidates, by_history = sweep(
-        entries, log, candidates=(3, 40), histories=(1, 50), base_candidates=10, base_history=5, repeats=1,
+        entries, dataset, candidates=(3, 40), histories=(1, 50), base_candidates=10, base_history=5, repeats=1,
         done=lambda: finished.append(1),
     )  # fmt: skip
     assert {(e.model, e.candidates, e.history) for e in by_candidates} == {(n, c, 5) for n in RANKERS for c in (3, 40)}
@@ -27,9 +27,9 @@ def test_sweep_covers_every_ranker_and_size(log: EventLog) -> None:
     assert {e.model: e.path for e in by_candidates}["mha"] == "uncached"
 
 
-def test_random_inputs_have_the_length_asked_for(log: EventLog) -> None:
+def test_random_inputs_have_the_length_asked_for(dataset: StoredDataset) -> None:
     for length in (0, 1, 77):
-        assert len(random_inputs(log, length).history.item_of_event) == length
+        assert len(random_inputs(dataset, length).history.item_of_event) == length
 
 
 def test_contestants_are_interleaved() -> None:
@@ -38,15 +38,15 @@ def test_contestants_are_interleaved() -> None:
     assert order == ["a", "b"] * 4
 
 
-def test_peaks_are_measured(log: EventLog) -> None:
+def test_peaks_are_measured(dataset: StoredDataset) -> None:
     peaks = measure_peaks()
     assert peaks.gemm_gflops > 0
     assert peaks.copy_gbytes_per_second > 0
 
 
-def test_compare_reports_microseconds_per_candidate(log: EventLog) -> None:
-    ranker = build_ranker({"name": "ttsn"}, log.encoders.space(), 2, "test")
-    (latency,) = compare(contestants({"ttsn": ranker}, log), log, history=4, candidates=50, repeats=1)
+def test_compare_reports_microseconds_per_candidate(dataset: StoredDataset) -> None:
+    ranker = build_ranker({"name": "ttsn"}, dataset.encoders.space(), 2, "test")
+    (latency,) = compare(contestants({"ttsn": ranker}, dataset), dataset, history=4, candidates=50, repeats=1)
     assert latency.us_per_candidate * 50 / 1000 == latency.score_ms
     assert latency.total_ms == latency.user_ms + latency.score_ms
 

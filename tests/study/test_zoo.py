@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from limerank.bench.made_up import BUILT_IN, random_items, random_request, sized_ranker
 from limerank.errors import UsageError
 from limerank.models import RANKERS
 from limerank.ops.cost import pool_cost, spread_cost
@@ -20,7 +21,6 @@ from limerank.ops.xor_attention import xor_attention
 from limerank.serve.offline import compute_rows
 from limerank.study.work_count import count_work, fit_polynomial
 from limerank.study.zoo import (
-    BUILT_IN,
     CANDIDATE_GRID,
     HELD_OUT,
     LARGE,
@@ -28,9 +28,6 @@ from limerank.study.zoo import (
     Sizes,
     candidate_work,
     complexities,
-    random_items,
-    random_request,
-    sized_ranker,
     user_work,
     zoo_details,
     zoo_row,

@@ -9,7 +9,7 @@ import yaml
 from calling import answer, limerank, refusal
 
 from limerank.config import RunConfig, TrainConfig
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import PRESETS
@@ -51,19 +51,19 @@ def test_a_preset_trains_another_ranker_when_asked() -> None:
     assert (config.model["name"], config.model["top"], config.train.batch_requests) == ("sim", 16, 1024)
 
 
-def test_a_ranker_is_trained_by_its_name(log: EventLog, tmp_path: Path) -> None:
-    trained = answer("train", "ttsn", "--dataset", log.path, *SHORT, "--out", tmp_path / "run")
+def test_a_ranker_is_trained_by_its_name(dataset: StoredDataset, tmp_path: Path) -> None:
+    trained = answer("train", "ttsn", "--dataset", dataset.path, *SHORT, "--out", tmp_path / "run")
     assert (trained["model"], trained["epochs"]) == ("ttsn", 1)
-    assert Run.open(tmp_path / "run").dataset().fingerprint == log.fingerprint
-    done = limerank("train", "taobao-ad", "--dataset", log.path, *SHORT, "--out", tmp_path / "preset")
+    assert Run.open(tmp_path / "run").dataset().fingerprint == dataset.fingerprint
+    done = limerank("train", "taobao-ad", "--dataset", dataset.path, *SHORT, "--out", tmp_path / "preset")
     assert "preset taobao-ad: the paper's values, except train.epochs 1 (paper: 10)" in done.stderr
 
 
-def test_the_printed_file_trains_as_the_name_does(log: EventLog, tmp_path: Path) -> None:
+def test_the_printed_file_trains_as_the_name_does(dataset: StoredDataset, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(limerank("models", "--config", "lime-mha", "--dataset", log.path).stdout)
+    file.write_text(limerank("models", "--config", "lime-mha", "--dataset", dataset.path).stdout)
     by_file = answer("train", file, *SHORT, "--out", tmp_path / "a")
-    by_name = answer("train", "lime-mha", "--dataset", log.path, *SHORT, "--out", tmp_path / "b")
+    by_name = answer("train", "lime-mha", "--dataset", dataset.path, *SHORT, "--out", tmp_path / "b")
     assert by_file["test"] == by_name["test"]
     assert answer("models", "--config", "sim")["yaml"] == render_configuration("sim")
 
@@ -113,11 +113,11 @@ def test_a_description_of_a_log_is_no_run_configuration_nor_the_reverse(file: Pa
     assert f"{file}: says what to train, it describes no log; limerank init --from LOG drafts a description" in said
 
 
-def test_a_folder_says_what_it_is_good_for(log: EventLog, runs: dict[str, Run], tmp_path: Path) -> None:
+def test_a_folder_says_what_it_is_good_for(dataset: StoredDataset, runs: dict[str, Run], tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "dataset.yaml").write_text("tasks: []\n")
     for folder, said in (
-        (log.path, f"a dataset: limerank train lime-mha --dataset {log.path} --out RUN"),
+        (dataset.path, f"a dataset: limerank train lime-mha --dataset {dataset.path} --out RUN"),
         (runs["ttsn"].path, f"a run: its configuration is {runs['ttsn'].path / 'config.yaml'}"),
         (tmp_path / "raw", f"prepare it first: limerank prepare table --raw {tmp_path / 'raw'}"),
         (tmp_path, "name a file, a ranker or a preset"),
@@ -178,12 +178,12 @@ def test_values_that_do_not_fit_together_name_file_and_override(file: Path) -> N
 
 
 def test_a_run_shows_its_dataset_the_short_way(
-    log: EventLog, runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: StoredDataset, runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as runs/x/../../datasets/y."""
     monkeypatch.chdir(tmp_path)
     Path("datasets").mkdir()
-    Path("datasets/y").symlink_to(log.path)
+    Path("datasets/y").symlink_to(dataset.path)
     answer("train", "ttsn", "--dataset", "datasets/y", *SHORT, "--out", "runs/x")
     assert yaml.safe_load(Path("runs/x/config.yaml").read_text())["dataset"] == "../../datasets/y"
     assert Run.open(Path("runs/x")).config.dataset == Path("datasets/y")
@@ -191,13 +191,13 @@ def test_a_run_shows_its_dataset_the_short_way(
     assert refusal(3, "evaluate", "runs/x").startswith("error: datasets/y: no dataset here")
 
 
-def test_runs_may_be_on_another_disk(log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_may_be_on_another_disk(dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`runs` is a link: the way up from a run's real place does not lead to the dataset, the way it was given does."""
     disk, home = tmp_path / "disk" / "deep" / "runs", tmp_path / "home"
     disk.mkdir(parents=True)
     home.mkdir()
     monkeypatch.chdir(home)
     Path("runs").symlink_to(disk)
-    Path("data").symlink_to(log.path)
+    Path("data").symlink_to(dataset.path)
     answer("train", "ttsn", "--dataset", "data", *SHORT, "--out", "runs/x")
-    assert Run.open(Path("runs/x")).dataset().fingerprint == log.fingerprint
+    assert Run.open(Path("runs/x")).dataset().fingerprint == dataset.fingerprint

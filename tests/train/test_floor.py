@@ -11,15 +11,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from limerank.data.append import append
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
-from limerank.data.sources.table import read_table_log
-from limerank.data.splits import Part
+from limerank.data.build.append import append
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.sources.table.read import read_table_log
+from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics, measure
-from limerank.protocols import GlobalTime
 from limerank.schema import Feature, Role, Schema, Task
+from limerank.splits import GlobalTime, Part
 from limerank.train import floor
 from limerank.train.evaluate import evaluation_loader
 from limerank.train.floor import below_floor, counting_floor
@@ -28,14 +27,17 @@ from limerank.train.run import Run
 SHARED = Path(__file__).parents[3] / "shared/data/ml-100k"
 
 
-def counted_by_hand(log: EventLog, part: Part, task: str) -> Metrics:
+def counted_by_hand(dataset: StoredDataset, part: Part, task: str) -> Metrics:
     """Row by row, with dictionaries."""
     rows: list[tuple[Part | None, int, int, int]] = []
-    start = log.column("requests/start").tolist()
-    for request, user in enumerate(log.column("requests/user").tolist()):
-        code = int(log.column("requests/part")[request])
+    start = dataset.column("requests/start").tolist()
+    for request, user in enumerate(dataset.column("requests/user").tolist()):
+        code = int(dataset.column("requests/part")[request])
         for row in range(start[request], start[request + 1]):
-            item, label = int(log.column("events/item")[[row]][0]), int(log.column(f"events/label.{task}")[[row]][0])
+            item, label = (
+                int(dataset.column("events/item")[[row]][0]),
+                int(dataset.column(f"events/label.{task}")[[row]][0]),
+            )
             rows.append((list(Part)[code] if code < len(Part) else None, user, item, label))
     train = [row for row in rows if row[0] is Part.TRAIN]
     base = sum(label for *_, label in train) / len(train)
@@ -61,7 +63,7 @@ def agree(first: Metrics, second: Metrics) -> bool:
     return first.model_dump() == pytest.approx(second.model_dump(), abs=1e-9)
 
 
-def small_log(folder: Path, seed: int = 0, rows: int = 600) -> tuple[EventLog, RawLog]:
+def small_log(folder: Path, seed: int = 0, rows: int = 600) -> tuple[StoredDataset, RawLog]:
     """A log, and a later day of it with new users and items."""
     generator = np.random.default_rng(seed)
     events = pl.DataFrame(
@@ -87,17 +89,17 @@ def small_log(folder: Path, seed: int = 0, rows: int = 600) -> tuple[EventLog, R
 
 @pytest.mark.parametrize("part", [Part.VALIDATION, Part.TEST])
 def test_it_is_what_counting_by_hand_gives(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, later = small_log(tmp_path)
+    dataset, later = small_log(tmp_path)
     for grown in (False, True):
         if grown:
-            log = append(log.path, later)
-            assert len(log.segments) == 2
-        found = counting_floor(evaluation_loader(log, part, 5))
+            dataset = append(dataset.path, later)
+            assert len(dataset.segments) == 2
+        found = counting_floor(evaluation_loader(dataset, part, 5))
         assert list(found) == ["click", "buy"]
         for task, metrics in found.items():
-            assert agree(metrics, counted_by_hand(log, part, task))
+            assert agree(metrics, counted_by_hand(dataset, part, task))
     monkeypatch.setattr(floor, "REQUESTS_PER_BLOCK", 7)
-    again = counting_floor(evaluation_loader(log, part, 5))
+    again = counting_floor(evaluation_loader(dataset, part, 5))
     assert all(agree(again[task], found[task]) for task in found)
 
 
@@ -111,7 +113,7 @@ def test_the_labels_of_other_parts_change_nothing_in_the_scores(tmp_path: Path) 
     for request in tested:
         turned[start[request] : start[request + 1]] ^= 1
     np.save(labels, turned)
-    after = counting_floor(evaluation_loader(EventLog.open(first.path), Part.TEST, 5))["click"]
+    after = counting_floor(evaluation_loader(StoredDataset.open(first.path), Part.TEST, 5))["click"]
     assert before.auc is not None
     assert after.auc == pytest.approx(1 - before.auc, abs=1e-12)
 
@@ -130,9 +132,11 @@ def test_it_is_finite_for_a_user_who_always_clicks(tmp_path: Path) -> None:
     assert found.gauc is None
 
 
-def test_a_run_records_it_and_older_runs_still_open(runs: dict[str, Run], log: EventLog, tmp_path: Path) -> None:
+def test_a_run_records_it_and_older_runs_still_open(
+    runs: dict[str, Run], dataset: StoredDataset, tmp_path: Path
+) -> None:
     run = runs["ttsn"]
-    assert run.record.floor == counting_floor(evaluation_loader(log, Part.TEST, 20))
+    assert run.record.floor == counting_floor(evaluation_loader(dataset, Part.TEST, 20))
     old = tmp_path / "old"
     old.mkdir()
     for path in run.path.iterdir():
@@ -166,6 +170,6 @@ def test_the_floor_of_movielens_is_the_known_one(tmp_path: Path) -> None:
         "tasks: [{name: liked, column: rating, positive_from: 4}]\n"
         "split: {protocol: last_fraction, test_fraction: 0.2, select_on_test: true}\n"
     )
-    log = prepare(read_table_log(description), tmp_path / "d")
-    found = counting_floor(evaluation_loader(log, Part.TEST, 5))["liked"]
+    dataset = prepare(read_table_log(description), tmp_path / "d")
+    found = counting_floor(evaluation_loader(dataset, Part.TEST, 5))["liked"]
     assert found.auc == pytest.approx(0.771, abs=0.01)

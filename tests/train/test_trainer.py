@@ -11,13 +11,13 @@ import yaml
 from sklearn.metrics import roc_auc_score
 
 from limerank.config import RunConfig, TrainConfig, load_run_config
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UsageError
 from limerank.progress import Progress
+from limerank.splits import Part
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle, predict
 from limerank.train.run import Run
 from limerank.train.trainer import _learning_rate_factor, train
@@ -25,10 +25,10 @@ from limerank.train.trainer import _learning_rate_factor, train
 QUIET = Progress(quiet=True)
 
 
-def test_a_run_folder_says_everything(runs: dict[str, Run], log: EventLog) -> None:
+def test_a_run_folder_says_everything(runs: dict[str, Run], dataset: StoredDataset) -> None:
     run = runs["lime-mha"]
     assert {p.name for p in run.path.iterdir()} == {"config.yaml", "run.json", "metrics.jsonl", "model.safetensors"}
-    assert run.record.data_fingerprint == log.fingerprint
+    assert run.record.data_fingerprint == dataset.fingerprint
     assert run.record.seed == 1
     assert {"limerank", "torch", "python", "numpy", "polars"} <= set(run.record.versions)
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
@@ -44,18 +44,18 @@ def test_the_folder_can_be_moved_with_its_dataset(runs: dict[str, Run]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ttsn", "mha", "lime-mha"])
-def test_recorded_metrics_can_be_computed_again(runs: dict[str, Run], log: EventLog, name: str) -> None:
+def test_recorded_metrics_can_be_computed_again(runs: dict[str, Run], dataset: StoredDataset, name: str) -> None:
     run = Run.open(runs[name].path)
-    loader = evaluation_loader(log, Part.TEST, run.config.train.max_history)
-    again = evaluate(run.ranker(log), loader)
+    loader = evaluation_loader(dataset, Part.TEST, run.config.train.max_history)
+    again = evaluate(run.ranker(dataset), loader)
     for task, metrics in run.record.test.items():
         assert again[task].auc == pytest.approx(metrics.auc, abs=1e-6)
         assert again[task].ne == pytest.approx(metrics.ne, abs=1e-6)
 
 
-def test_same_seed_same_result(log: EventLog, tmp_path: Path) -> None:
+def test_same_seed_same_result(dataset: StoredDataset, tmp_path: Path) -> None:
     config = RunConfig(
-        dataset=log.path,
+        dataset=dataset.path,
         model={"name": "lime-mha"},
         train=TrainConfig(epochs=1, batch_requests=32, max_history=10),
         seed=5,
@@ -66,10 +66,10 @@ def test_same_seed_same_result(log: EventLog, tmp_path: Path) -> None:
     assert other.record.test != first.record.test
 
 
-def test_early_stopping_keeps_the_best_epoch(log: EventLog, tmp_path: Path) -> None:
+def test_early_stopping_keeps_the_best_epoch(dataset: StoredDataset, tmp_path: Path) -> None:
     """With a tiny log every ranker overfits; training stops and the kept weights are the best epoch's."""
     settings = TrainConfig(epochs=60, batch_requests=32, max_history=10, patience=2, learning_rate=0.02)
-    run = train(RunConfig(dataset=log.path, model={"name": "mha"}, train=settings), tmp_path / "run", QUIET)
+    run = train(RunConfig(dataset=dataset.path, model={"name": "mha"}, train=settings), tmp_path / "run", QUIET)
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     values = [sum(task["ne"] for task in line["validation"].values()) for line in lines]
     assert run.record.epochs == run.record.best_epoch + 2 < 60
@@ -78,10 +78,10 @@ def test_early_stopping_keeps_the_best_epoch(log: EventLog, tmp_path: Path) -> N
 
 
 def test_training_beats_the_base_rate_and_stays_below_the_oracle(tmp_path: Path) -> None:
-    log = prepare(simulate(SimulatedConfig(users=300, items=300, topics=6, sessions=8, seed=1)), tmp_path / "d")
-    config = RunConfig(dataset=log.path, model={"name": "lime-mha"}, train=TrainConfig(epochs=3, max_history=50))
+    dataset = prepare(simulate(SimulatedConfig(users=300, items=300, topics=6, sessions=8, seed=1)), tmp_path / "d")
+    config = RunConfig(dataset=dataset.path, model={"name": "lime-mha"}, train=TrainConfig(epochs=3, max_history=50))
     run = train(config, tmp_path / "run", QUIET)
-    best = oracle(evaluation_loader(log, Part.TEST, 50))["click"]
+    best = oracle(evaluation_loader(dataset, Part.TEST, 50))["click"]
     trained = run.record.test["click"]
     assert trained.ne is not None
     assert best.ne is not None
@@ -102,7 +102,7 @@ def test_a_run_refuses_another_dataset(runs: dict[str, Run], tmp_path: Path) -> 
         moved.dataset()
 
 
-def test_damaged_weights_are_named(runs: dict[str, Run], log: EventLog, tmp_path: Path) -> None:
+def test_damaged_weights_are_named(runs: dict[str, Run], dataset: StoredDataset, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "run"
@@ -110,7 +110,7 @@ def test_damaged_weights_are_named(runs: dict[str, Run], log: EventLog, tmp_path
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(DataError, match="model.safetensors: cannot be loaded as weights of 'mha'"):
-        Run(copy, runs["mha"].config, runs["mha"].record).ranker(log)
+        Run(copy, runs["mha"].config, runs["mha"].record).ranker(dataset)
 
 
 def test_bad_configuration_names_file_key_and_near_match(tmp_path: Path) -> None:
@@ -150,14 +150,14 @@ def test_only_a_run_is_replaced_and_an_interrupted_training_leaves_the_old_one(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
 
 
-def test_gauc_groups_by_user(runs: dict[str, Run], log: EventLog) -> None:
+def test_gauc_groups_by_user(runs: dict[str, Run], dataset: StoredDataset) -> None:
     """Computed here from predictions joined with the log's users by scikit-learn."""
-    ranker = runs["mha"].ranker(log)
-    loader = evaluation_loader(log, Part.TEST, 20)
+    ranker = runs["mha"].ranker(dataset)
+    loader = evaluation_loader(dataset, Part.TEST, 20)
     predictions = predict(ranker, loader)
-    offsets = log.column("requests/user_offsets").astype(np.int64)
+    offsets = dataset.column("requests/user_offsets").astype(np.int64)
     user = np.searchsorted(offsets, predictions.rows, side="right") - 1
-    labels = log.column("events/label.click")[predictions.rows]
+    labels = dataset.column("events/label.click")[predictions.rows]
     scores, weights = [], []
     for one in np.unique(user):
         inside = user == one
@@ -179,10 +179,10 @@ def test_learning_rate_rises_then_falls() -> None:
 
 
 def test_labels_changed_on_disk_are_noticed(raw_log: RawLog, tmp_path: Path) -> None:
-    log = prepare(raw_log, tmp_path / "d")
-    path = log.segments[0] / "events" / "label.click.npy"
+    dataset = prepare(raw_log, tmp_path / "d")
+    path = dataset.segments[0] / "events" / "label.click.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    config = RunConfig(dataset=log.path, model={"name": "ttsn"})
+    config = RunConfig(dataset=dataset.path, model={"name": "ttsn"})
     with pytest.raises(DataError, match="label.click.npy: content does not match"):
         train(config, tmp_path / "run", QUIET)

@@ -16,19 +16,13 @@ from limerank.cli import (
     init,
     links,
     models,
-    prepare,
-    prepare_fuxictr,
-    prepare_kuairand,
-    prepare_movielens,
-    prepare_simulated,
-    prepare_table,
-    prepare_taobao,
     quickstart,
     rank,
     study,
     training,
 )
 from limerank.cli.common import report_error
+from limerank.cli.prepare import prepare_app
 from limerank.errors import InterruptionError, LimerankError, UnavailableError, UsageError
 
 READ_ONLY = {"describe", "models", "evaluate", "rank", "links", "bench"}
@@ -71,12 +65,9 @@ def _root(
     return None
 
 
-SOURCES = (prepare_simulated, prepare_table, prepare_movielens, prepare_kuairand, prepare_taobao, prepare_fuxictr)
-"""Their commands join `limerank prepare` when they are imported."""
-
 quickstart.register(app)
 init.register(app)
-app.add_typer(prepare.prepare_app, name="prepare")
+app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)

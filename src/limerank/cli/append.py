@@ -11,8 +11,8 @@ from limerank.cli.common import JsonOption, emit_json, progress_for, say
 from limerank.errors import DataError, UsageError, if_interrupted
 
 if TYPE_CHECKING:
-    from limerank.data.append import Addition
-    from limerank.data.eventlog import EventLog
+    from limerank.data.build.append import Addition
+    from limerank.data.store.dataset import StoredDataset
 
 COUNTED = ("events", "requests", "items", "users")
 
@@ -57,13 +57,13 @@ def _append(
     import os
     import time
 
-    from limerank.data.append import add
-    from limerank.data.eventlog import EventLog
-    from limerank.data.sources.table import read_more_events
+    from limerank.data.build.append import add
+    from limerank.data.sources.table.read import read_more_events
+    from limerank.data.store.dataset import StoredDataset
 
     started = time.perf_counter()
     progress = progress_for(as_json)
-    before = EventLog.open(dataset)
+    before = StoredDataset.open(dataset)
     source = before.manifest.origin.get("source")
     if source not in ("table", "simulated"):
         raise DataError(
@@ -74,7 +74,7 @@ def _append(
         addition = add(dataset, raw, allow_undescribed=allow_undescribed, dry_run=dry_run, progress=progress)
     if dry_run and not os.access(dataset, os.W_OK):
         addition.notes.append(f"{dataset}: you may not write here, so appending itself would be refused")
-    facts = _facts(dataset, addition, before, EventLog.open(dataset), dry_run)
+    facts = _facts(dataset, addition, before, StoredDataset.open(dataset), dry_run)
     facts["seconds"] = round(time.perf_counter() - started, 2)
     if as_json:
         emit_json(facts)
@@ -84,8 +84,10 @@ def _append(
     _show(facts)
 
 
-def _facts(dataset: Path, addition: Addition, before: EventLog, after: EventLog, dry_run: bool) -> dict[str, Any]:
-    from limerank.data.append import moment
+def _facts(
+    dataset: Path, addition: Addition, before: StoredDataset, after: StoredDataset, dry_run: bool
+) -> dict[str, Any]:
+    from limerank.times import time_text
 
     return {
         "dataset": str(dataset),
@@ -100,8 +102,8 @@ def _facts(dataset: Path, addition: Addition, before: EventLog, after: EventLog,
         "undescribed": {
             one.what: {"count": len(one.undescribed), "examples": one.examples} for one in addition.newcomers
         },
-        "from": moment(addition.first_time),
-        "to": moment(addition.last_time),
+        "from": time_text(addition.first_time),
+        "to": time_text(addition.last_time),
         "segments": len(after.segments),
         "notes": after.with_places(addition.notes),
     }
@@ -122,7 +124,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _undo(dataset: Path, dry_run: bool, as_json: bool) -> None:
-    from limerank.data.undo import undo
+    from limerank.data.build.states import undo
 
     left, restored = undo(dataset, dry_run=dry_run)
     taken_back = {name: left.counts[name] - restored.counts[name] for name in COUNTED}

@@ -26,7 +26,7 @@ def data(
     as_json: JsonOption = False,
 ) -> None:
     """Batch assembly against padded loaders, bytes per event, prepare throughput, peak memory (about a minute)."""
-    from limerank.study.data_bench import run_data_bench
+    from limerank.bench.data import run_data_bench
 
     result = run_data_bench(progress_for(as_json), events=events, memory_events=memory_events, repeats=repeats)
     if as_json:
@@ -84,7 +84,7 @@ def ops(
     """XOR attention, the fused XOR stack, link pooling and candidate scoring, next to this machine's GEMM (minutes)."""
     import os
 
-    from limerank.study.op_bench import run_op_bench
+    from limerank.bench.ops import run_op_bench
 
     counts = threads or sorted({1, os.cpu_count() or 1})
     result = run_op_bench(progress_for(as_json), threads=counts, repeats=repeats, flex=flex)
@@ -138,8 +138,8 @@ def models(
     as_json: JsonOption = False,
 ) -> None:
     """A training step of every ranker on the same batch, next to this machine's GEMM (minutes)."""
+    from limerank.bench.models import run_model_bench
     from limerank.models import RANKERS
-    from limerank.study.model_bench import run_model_bench
 
     chosen = list(RANKERS) if models is None else parse_rankers(models)
     result = run_model_bench(
@@ -185,7 +185,7 @@ def threads(
     as_json: JsonOption = False,
 ) -> None:
     """How threads wait: one thread, spinning and sleeping ones, alone and beside a busy process (a minute or two)."""
-    from limerank.study.thread_bench import WORKS, run_thread_bench
+    from limerank.bench.threads import WORKS, run_thread_bench
 
     result = run_thread_bench(progress_for(as_json), items=items, repeats=repeats)
     if as_json:

@@ -22,12 +22,12 @@ def describe(
     as_json: JsonOption = False,
 ) -> None:
     """Verify a dataset, say what is in it, and check it for what usually goes wrong; exit code 3 when a check fails."""
-    from limerank.data.checks import Level
-    from limerank.data.describe import describe as describe_dataset
-    from limerank.data.eventlog import EventLog
+    from limerank.data.describe.checks import Level
+    from limerank.data.describe.facts import describe as describe_dataset
+    from limerank.data.store.dataset import StoredDataset
     from limerank.errors import DataError
 
-    facts = describe_dataset(EventLog.open(dataset, check_hashes=True))
+    facts = describe_dataset(StoredDataset.open(dataset, check_hashes=True))
     if as_json:
         emit_json(facts)
     else:

@@ -30,8 +30,8 @@ def init(
 ) -> None:
     """Look at the columns of a log and write a commented first dataset.yaml."""
     from limerank import files
-    from limerank.data.infer import infer
-    from limerank.data.infer_yaml import feature_values, render
+    from limerank.data.draft.infer import infer
+    from limerank.data.draft.yaml_text import feature_values, render
     from limerank.errors import ConflictError, UsageError
 
     if out.is_dir():

@@ -57,7 +57,8 @@ def models(
             raise UsageError("--config: prints one configuration; leave out the name before it and --markdown")
         _print_configuration(config, dataset, as_json)
         return
-    from limerank.study.zoo import BUILT_IN, Sizes, zoo_details, zoo_rows
+    from limerank.bench.made_up import BUILT_IN
+    from limerank.study.zoo import Sizes, zoo_details, zoo_rows
 
     if name is not None and markdown:
         raise UsageError("--markdown: prints the table of all rankers; leave out the name")
@@ -65,10 +66,10 @@ def models(
     sizes = Sizes(history=history, candidates=candidates, links=links, width=width)
     space, tasks = BUILT_IN, 1
     if dataset is not None:
-        from limerank.data.eventlog import EventLog
+        from limerank.data.store.dataset import StoredDataset
 
-        log = EventLog.open(dataset)
-        space, tasks = log.encoders.space(), len(log.schema.tasks)
+        opened = StoredDataset.open(dataset)
+        space, tasks = opened.encoders.space(), len(opened.schema.tasks)
     if name is not None:
         details = zoo_details(name, sizes, space, tasks)
         if as_json:

@@ -109,24 +109,24 @@ def latency(
     import torch
 
     from limerank import files
-    from limerank.data.eventlog import EventLog
+    from limerank.data.store.dataset import StoredDataset
     from limerank.models import build_ranker
     from limerank.study.latency import contestants, measure_peaks, sweep
 
     use_threads(threads)
     counts, lengths = parse_counts(candidates, "--candidates"), parse_counts(history, "--history")
-    log = EventLog.open(_dataset(dataset, out, overwrite))
+    opened = StoredDataset.open(_dataset(dataset, out, overwrite))
     torch.manual_seed(0)
-    tasks = len(log.schema.tasks)
+    tasks = len(opened.schema.tasks)
     rankers = {
-        name: build_ranker({"name": name, "width": width, "head": [head]}, log.encoders.space(), tasks, "--models")
+        name: build_ranker({"name": name, "width": width, "head": [head]}, opened.encoders.space(), tasks, "--models")
         for name in parse_rankers(models)
     }
     peaks = measure_peaks()
     with progress_for(as_json).bar("latency", len(counts) + len(lengths)) as bar:
         by_candidates, by_history = sweep(
-            contestants(rankers, log),
-            log,
+            contestants(rankers, opened),
+            opened,
             candidates=counts,
             histories=lengths,
             base_candidates=1024,
@@ -165,7 +165,7 @@ def latency(
 def _dataset(dataset: Path | None, out: Path, overwrite: bool) -> Path:
     if dataset is not None:
         return dataset
-    from limerank.data.prepare import prepare
+    from limerank.data.build.prepare import prepare
     from limerank.data.sources.simulated import SimulatedConfig, simulate
 
     return prepare(simulate(SimulatedConfig()), out / "dataset", overwrite=overwrite).path

@@ -19,7 +19,7 @@ from limerank.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from limerank.data.eventlog import EventLog
+    from limerank.data.store.dataset import StoredDataset
     from limerank.metrics import Metrics
     from limerank.train.run import Run
 
@@ -82,8 +82,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Compute a run's metrics anew from its weights and dataset."""
-    from limerank.data.splits import Part
     from limerank.errors import DataError
+    from limerank.splits import Part
     from limerank.train.evaluate import evaluate as evaluate_ranker
     from limerank.train.evaluate import evaluation_loader, oracle
     from limerank.train.floor import below_floor, counting_floor
@@ -91,10 +91,10 @@ def evaluate(
 
     use_threads(threads)
     opened = Run.open(run)
-    log = opened.dataset()
-    _say_if_grown(opened, log, as_json)
-    ranker = opened.ranker(log)
-    loader = evaluation_loader(log, Part(part), opened.config.train.max_history, ranker.needs_times)
+    dataset = opened.dataset()
+    _say_if_grown(opened, dataset, as_json)
+    ranker = opened.ranker(dataset)
+    loader = evaluation_loader(dataset, Part(part), opened.config.train.max_history, ranker.needs_times)
     if not len(loader):
         raise DataError(f"{opened.config.dataset}: has no {part} part (it selects on the test part); use --part test")
     with progress_for(as_json).bar("evaluating", len(loader)) as bar:
@@ -119,7 +119,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Run the offline item stage and publish a verified bundle."""
-    from limerank.study.publish import publish_run
+    from limerank.serve.publish import publish_run
     from limerank.train.run import Run
 
     use_threads(threads)
@@ -146,10 +146,10 @@ def export(
     say(f"next: limerank rank {store} --user {bundle.user_ids.names_of([1])[0]}")
 
 
-def _say_if_grown(run: Run, log: EventLog, as_json: bool) -> None:
-    if log.fingerprint != run.record.data_fingerprint:
+def _say_if_grown(run: Run, dataset: StoredDataset, as_json: bool) -> None:
+    if dataset.fingerprint != run.record.data_fingerprint:
         progress_for(as_json).say(
-            f"note: {log.path} has grown since this run was trained: its test part is another, its histories are newer"
+            f"note: {dataset.path} has grown since this run was trained: its test part is another, histories are newer"
         )
 
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Candidates, Features, History, RequestBatch, UserInputs
-from limerank.data.eventlog import EventLog
-from limerank.data.history import HistoryIndex
-from limerank.data.ranges import Ranges
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.history import HistoryIndex
+from limerank.data.store.ranges import Ranges
 from limerank.schema import Role
+from limerank.splits import Part
 
 Ints = NDArray[np.int64]
 BUCKET_BATCHES = 32
@@ -43,7 +43,7 @@ class RequestLoader:
 
     def __init__(
         self,
-        log: EventLog,
+        dataset: StoredDataset,
         part: Part,
         *,
         batch_requests: int,
@@ -53,22 +53,22 @@ class RequestLoader:
         position: Position | None = None,
         with_times: bool = False,
     ) -> None:
-        self.log = log
+        self.dataset = dataset
         self.batch_requests = batch_requests
         self.max_history = max_history
         self.seed = seed
         self.prefetch = prefetch
         self.position = position or Position()
         self.with_times = with_times
-        self.requests = log.requests_in(part)
-        self.history = HistoryIndex(log)
+        self.requests = dataset.requests_in(part)
+        self.history = HistoryIndex(dataset)
         self._pin = torch.cuda.is_available()
-        self._user = log.column("requests/user")
-        self._start = log.column("requests/start")
-        self._item = log.column("events/item")
-        self._time = log.column("events/time") if log.schema.time is not None else None
-        self._context_columns = log.role_columns(Role.CONTEXT)
-        self._labels = [log.column(f"events/label.{task.name}") for task in log.schema.tasks]
+        self._user = dataset.column("requests/user")
+        self._start = dataset.column("requests/start")
+        self._item = dataset.column("events/item")
+        self._time = dataset.column("events/time") if dataset.schema.time is not None else None
+        self._context_columns = dataset.role_columns(Role.CONTEXT)
+        self._labels = [dataset.column(f"events/label.{task.name}") for task in dataset.schema.tasks]
 
     def __len__(self) -> int:
         return -(-len(self.requests) // self.batch_requests)
@@ -111,7 +111,7 @@ class RequestLoader:
         labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
         for place, column in enumerate(self._labels):
             labels[:, place] = rows.take(column)
-        items, item_of_candidate = share_items(self.log.item_table, rows.take(self._item))
+        items, item_of_candidate = share_items(self.dataset.item_table, rows.take(self._item))
         candidates = Candidates(items, item_of_candidate, offsets=torch.from_numpy(rows.offsets))
         batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
         return batch.map(torch.Tensor.pin_memory) if self._pin else batch
@@ -121,7 +121,7 @@ class RequestLoader:
         rows, offsets = self.history.rows(requests, self.max_history)
         happened, asked = (self.history.time, self._time) if self.with_times else (None, None)
         return UserInputs(
-            users=self.log.user_table.take(torch.from_numpy(self._user[requests].astype(np.int64))),
+            users=self.dataset.user_table.take(torch.from_numpy(self._user[requests].astype(np.int64))),
             context=_stack([column[self._start[requests]] for column in self._context_columns], len(requests)),
             history=make_history(
                 self.history.table,

@@ -8,56 +8,56 @@ from typing import Any
 from limerank.config import validate
 from limerank.errors import LimerankError, UsageError, did_you_mean
 from limerank.models.base import FoldedUser, ItemState, Ranker, RankerOptions, UserState
-from limerank.models.din import DIN
-from limerank.models.hstu import HSTU
-from limerank.models.inttower import IntTower
-from limerank.models.isab import ISAB
-from limerank.models.lightning import Lightning
-from limerank.models.lime_hstu import LimeHSTU
-from limerank.models.lime_mha import LimeMHA
-from limerank.models.lime_xor import LimeXOR
-from limerank.models.linear_attention import LinearAttention
-from limerank.models.linformer import Linformer
-from limerank.models.lrea import LREA
-from limerank.models.mamba import Mamba
-from limerank.models.mha import MHA
-from limerank.models.performer import Performer
-from limerank.models.pma import PMA
-from limerank.models.sasrec import SASRec
-from limerank.models.sim import SIM
-from limerank.models.truncated_mha import TruncatedMHA
-from limerank.models.ttsn import TTSN
-from limerank.models.twin import TWIN
+from limerank.models.din import DINRanker
+from limerank.models.hstu import HSTURanker
+from limerank.models.inttower import IntTowerRanker
+from limerank.models.isab import ISABRanker
+from limerank.models.lightning import LightningRanker
+from limerank.models.lime_hstu import LimeHSTURanker
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.lime_xor import LimeXORRanker
+from limerank.models.linear_attention import LinearAttentionRanker
+from limerank.models.linformer import LinformerRanker
+from limerank.models.lrea import LREARanker
+from limerank.models.mamba import MambaRanker
+from limerank.models.mha import MHARanker
+from limerank.models.performer import PerformerRanker
+from limerank.models.pma import PMARanker
+from limerank.models.sasrec import SASRecRanker
+from limerank.models.sim import SIMRanker
+from limerank.models.truncated_mha import TruncatedMHARanker
+from limerank.models.ttsn import TTSNRanker
+from limerank.models.twin import TWINRanker
 from limerank.schema import FeatureSpace
 
 RANKERS: Mapping[str, type[Ranker]] = {
     ranker.name: ranker
     for ranker in (
         # two towers
-        TTSN,
-        IntTower,
+        TTSNRanker,
+        IntTowerRanker,
         # target attention
-        MHA,
-        TruncatedMHA,
-        DIN,
-        SIM,
-        TWIN,
+        MHARanker,
+        TruncatedMHARanker,
+        DINRanker,
+        SIMRanker,
+        TWINRanker,
         # sequence encoders
-        SASRec,
-        HSTU,
-        Mamba,
+        SASRecRanker,
+        HSTURanker,
+        MambaRanker,
         # linear and low-rank attention
-        LinearAttention,
-        Performer,
-        Lightning,
-        Linformer,
-        LREA,
+        LinearAttentionRanker,
+        PerformerRanker,
+        LightningRanker,
+        LinformerRanker,
+        LREARanker,
         # links
-        LimeMHA,
-        LimeXOR,
-        LimeHSTU,
-        PMA,
-        ISAB,
+        LimeMHARanker,
+        LimeXORRanker,
+        LimeHSTURanker,
+        PMARanker,
+        ISABRanker,
     )
 }
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.activation_unit import EVENTS_PER_BLOCK, PAIRS_PER_BLOCK, Activation, ActivationUnit
+from limerank.nn.layers.activation_unit import EVENTS_PER_BLOCK, PAIRS_PER_BLOCK, Activation, ActivationUnit
 from limerank.ops.jagged import pad, unpad
 from limerank.schema import FeatureSpace
 
 
-class DINOptions(RankerOptions):
+class DIN(RankerOptions):
     """Options of DIN; `hidden` is that of its authors' code, `normalization` that of their paper, ReLU is ours."""
 
     hidden: tuple[PositiveInt, ...] = Field(
@@ -28,7 +28,7 @@ class DINOptions(RankerOptions):
     )
 
 
-class DIN(Ranker):
+class DINRanker(Ranker):
     """o_c = sum_j a_cj E_j, a_cj = MLP[T_c; E_j; T_c - E_j; T_c * E_j], not normalized.
 
     An item row holds T_c and its share of the MLP's first layer.
@@ -36,10 +36,10 @@ class DIN(Ranker):
 
     name = "din"
     family = "target-attention"
-    options_type = DINOptions
-    options: DINOptions
+    options_type = DIN
+    options: DIN
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: DINOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: DIN) -> None:
         super().__init__(space, tasks, options)
         # a bias of the last layer would cancel in a softmax
         self.unit = ActivationUnit(

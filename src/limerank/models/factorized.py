@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from limerank.models.base import FoldedUser, ItemState, Ranker, UserState
-from limerank.nn.attention import split_heads
+from limerank.nn.layers.attention import split_heads
 from limerank.ops.candidate import block_diagonal_values, fold_values, weighted_values
 from limerank.ops.jagged import pad, unpad
 

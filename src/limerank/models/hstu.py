@@ -9,13 +9,13 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.gated import Output, ProjectionActivation
-from limerank.nn.stu import STUStack
+from limerank.nn.layers.gated import Output, ProjectionActivation
+from limerank.nn.layers.stu import STUStack
 from limerank.ops.causal_attention import Activation
 from limerank.schema import FeatureSpace
 
 
-class HSTUOptions(RankerOptions):
+class HSTU(RankerOptions):
     """Three layers, as in the paper's comparison."""
 
     heads: int = Field(default=4, ge=1, description="H, attention heads")
@@ -29,13 +29,13 @@ class HSTUOptions(RankerOptions):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> HSTUOptions:
+    def _heads_divide_width(self) -> HSTU:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
         return self
 
 
-class HSTU(Ranker):
+class HSTURanker(Ranker):
     """o_c = the row of T_c after n STU layers on [E; T], under the target-aware causal mask.
 
     The user stage leaves keys and values of every layer; a candidate passes all layers over them. An empty history
@@ -44,11 +44,11 @@ class HSTU(Ranker):
 
     name = "hstu"
     family = "sequence"
-    options_type = HSTUOptions
+    options_type = HSTU
     ordered = True
-    options: HSTUOptions
+    options: HSTU
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: HSTUOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: HSTU) -> None:
         super().__init__(space, tasks, options)
         self.stack = STUStack(
             options.width,

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from limerank.batch import RequestBatch, UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.attention import split_heads
 from limerank.nn.field_gate import FieldGate
+from limerank.nn.layers.attention import split_heads
 from limerank.ops.jagged import pad, row_of, segment_mean, segment_sum, unpad
 from limerank.schema import FeatureSpace
 
 
-class IntTowerOptions(RankerOptions):
+class IntTower(RankerOptions):
     """Options of IntTower."""
 
     user_layers: tuple[PositiveInt, ...] = Field(
@@ -35,7 +35,7 @@ class IntTowerOptions(RankerOptions):
     temperature: float = Field(default=0.1, gt=0, description="of the contrastive loss")
 
 
-class IntTower(Ranker):
+class IntTowerRanker(Ranker):
     """o_c = [max_i <u_(l,h), v_(c,i)>]_(l,h): for each user layer l and user head h, the best of the item's heads.
 
     u_l = relu(W_l u_(l-1) + b_l) from u_0 = [sum_j E_j, E^C], u_(l,h) = (P_l u_l)_h, v_(c,i) = (P T_c)_i. The
@@ -44,10 +44,10 @@ class IntTower(Ranker):
 
     name = "inttower"
     family = "two-tower"
-    options_type = IntTowerOptions
-    options: IntTowerOptions
+    options_type = IntTower
+    options: IntTower
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: IntTowerOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: IntTower) -> None:
         super().__init__(space, tasks, options)
         features = len(space.user) + len(space.context)
         fields = (options.width, *([options.embedding_width] * features or [self.context_tower.output_width]))

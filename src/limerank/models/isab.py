@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from limerank.models.lime_xor import LimeXOR
+from limerank.models.lime_xor import LimeXORRanker
 
 
-class ISAB(LimeXOR):
+class ISABRanker(LimeXORRanker):
     """LIME-XOR in Gauss-Seidel order: links read the history, then the history reads the links as they are now.
 
     Set Transformer's ISAB updates in this order. History meets history one layer earlier than in LIME-XOR, at the same

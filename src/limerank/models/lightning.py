@@ -9,21 +9,21 @@ from torch.nn import functional
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
-from limerank.nn.attention import EPSILON, HeadProjection, start_aligned
-from limerank.nn.decayed_attention import DecayedAttention, decay_rates
+from limerank.nn.layers.attention import EPSILON, HeadProjection, start_aligned
+from limerank.nn.layers.decayed_attention import DecayedAttention, decay_rates
 from limerank.ops.linear_attention import decay_to_end, outer_sums
 from limerank.schema import FeatureSpace
 
 
-class LightningOptions(AttentionOptions):
+class Lightning(AttentionOptions):
     """The published decay, as many layers as the other stacks."""
 
     layers: int = Field(default=3, ge=1, description="n, layers over the history")
     decay: float = Field(default=8.0, ge=0, description="head h of layer i forgets at rate decay h/H (1 - i/n)")
 
 
-class Lightning(FactorizedRanker):
-    """x^0 = E, n - 1 layers of `limerank.nn.decayed_attention`, then o_c = RMSNorm([SiLU(LN(T_c) W_Q)_h S_(N,h)]_h).
+class LightningRanker(FactorizedRanker):
+    """x^0 = E, n - 1 layers of `nn.layers.decayed_attention`, then o_c = RMSNorm([SiLU(LN(T_c) W_Q)_h S_(N,h)]_h).
 
     S_N = sum_j lambda_h^(N - j) SiLU(k_j) SiLU(v_j)^T is the final state of layer n, of which nothing else is computed.
     The norm divides by something that depends on candidate and user: not foldable.
@@ -31,13 +31,13 @@ class Lightning(FactorizedRanker):
 
     name = "lightning"
     family = "linear-attention"
-    options_type = LightningOptions
+    options_type = Lightning
     foldable = False
     ordered = True
-    options: LightningOptions
+    options: Lightning
     rates: Tensor
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LightningOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: Lightning) -> None:
         super().__init__(space, tasks, options)
         width, heads, layers = options.width, options.heads, options.layers
         *earlier, last = (decay_rates(heads, layer, layers, options.decay) for layer in range(layers))

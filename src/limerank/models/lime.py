@@ -19,7 +19,7 @@ from torch.nn import functional
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
-from limerank.nn.attention import HeadProjection
+from limerank.nn.layers.attention import HeadProjection
 from limerank.nn.links import ContextMix, Links, LinkSelection
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace

@@ -8,13 +8,13 @@ from pydantic import Field
 from torch import Tensor
 
 from limerank.batch import UserInputs
-from limerank.models.lime_mha import LimeMHA, LimeMHAOptions
-from limerank.nn.gated import Output, ProjectionActivation
-from limerank.nn.stu import STUStack
+from limerank.models.lime_mha import LimeMHA, LimeMHARanker
+from limerank.nn.layers.gated import Output, ProjectionActivation
+from limerank.nn.layers.stu import STUStack
 from limerank.schema import FeatureSpace
 
 
-class LimeHSTUOptions(LimeMHAOptions):
+class LimeHSTU(LimeMHA):
     """Options of LIME-HSTU."""
 
     layers: int = Field(default=3, ge=1, description="n, causal STU layers over the history")
@@ -24,7 +24,7 @@ class LimeHSTUOptions(LimeMHAOptions):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
 
-class LimeHSTU(LimeMHA):
+class LimeHSTURanker(LimeMHARanker):
     """E' = STU_n(... STU_1(E)), causal; L^P = MHA(L^C, E', E') and the candidate stage of LIME-MHA.
 
     The variant of the paper's latency data. Its user stage is quadratic in the history, as HSTU's; its candidates are
@@ -32,11 +32,11 @@ class LimeHSTU(LimeMHA):
     """
 
     name = "lime-hstu"
-    options_type = LimeHSTUOptions
-    options: LimeHSTUOptions
+    options_type = LimeHSTU
+    options: LimeHSTU
     ordered = True
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LimeHSTUOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LimeHSTU) -> None:
         super().__init__(space, tasks, options)
         self.stack = STUStack(
             options.width,

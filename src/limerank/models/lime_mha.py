@@ -10,9 +10,9 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
-from limerank.nn.attention import HeadProjection, start_aligned
+from limerank.nn.layers.attention import HeadProjection, start_aligned
+from limerank.nn.layers.xor import history_weights
 from limerank.nn.recency import Recency, days_before_latest
-from limerank.nn.xor import history_weights
 from limerank.ops.cost import absorption
 from limerank.ops.jagged import pad, unpad
 from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
@@ -20,23 +20,23 @@ from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
 
 
-class LimeMHAOptions(LimeOptions):
+class LimeMHA(LimeOptions):
     """Options of LIME-MHA."""
 
     recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 
 
-class LimeMHA(LimeRanker):
+class LimeMHARanker(LimeRanker):
     """L^C = L + MLP(L (+) E^C), L^P = MHA(L^C, E, E) (equations `link_ctx`, `link-personalization_a`).
 
     The two attention stages have their own parameters (the paper's shared theta would tie them).
     """
 
     name = "lime-mha"
-    options_type = LimeMHAOptions
-    options: LimeMHAOptions
+    options_type = LimeMHA
+    options: LimeMHA
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LimeMHAOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LimeMHA) -> None:
         super().__init__(space, tasks, options)
         width, heads, queries = options.width, options.heads, options.query_key_width
         self.link_queries = HeadProjection(width, heads, queries)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
-from limerank.nn.attention import start_aligned
-from limerank.nn.gated import Output, ProjectionActivation
-from limerank.nn.xor import XorDesign, XorLayer, XorStack
+from limerank.nn.layers.attention import start_aligned
+from limerank.nn.layers.gated import Output, ProjectionActivation
+from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack
 from limerank.schema import FeatureSpace
 
 
-class LimeXOROptions(LimeOptions):
+class LimeXOR(LimeOptions):
     """Options of LIME-XOR; defaults are the paper's, where it says (docs/rankers/lime.md)."""
 
     sharpness: float = Field(
@@ -38,24 +38,24 @@ class LimeXOROptions(LimeOptions):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
     @model_validator(mode="after")
-    def _softmax_needs_no_normalizer(self) -> LimeXOROptions:
+    def _softmax_needs_no_normalizer(self) -> LimeXOR:
         if self.activation == "softmax" and self.normalizer != "length":
             raise ValueError("normalizer none is for activation silu: a softmax divides by its own sum")
         return self
 
 
-class LimeXOR(LimeRanker):
+class LimeXORRanker(LimeRanker):
     """X^(0) = (E, L^C), X^(j) = layer_j(X^(j-1)), L^P = X^(n)[T] - L^C.
 
     Equation `link-personalization_b`, corrected: its sum over layers is the unrolled residual stream.
     """
 
     name = "lime-xor"
-    options_type = LimeXOROptions
-    options: LimeXOROptions
+    options_type = LimeXOR
+    options: LimeXOR
     order: Literal["jacobi", "gauss-seidel"] = "jacobi"
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LimeXOROptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LimeXOR) -> None:
         super().__init__(space, tasks, options)
         design = XorDesign(
             activation=options.activation,

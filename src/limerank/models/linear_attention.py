@@ -11,12 +11,12 @@ from torch.nn import functional
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
-from limerank.nn.attention import HeadProjection, start_aligned
+from limerank.nn.layers.attention import HeadProjection, start_aligned
 from limerank.ops.linear_attention import append_one, divide_by_last, outer_sums
 from limerank.schema import FeatureSpace
 
 
-class LinearAttentionOptions(AttentionOptions):
+class LinearAttention(AttentionOptions):
     """elu + 1 with a normalizer, as published."""
 
     feature_map: Literal["elu", "silu"] = Field(default="elu", description="f, per number: elu(x) + 1 or SiLU")
@@ -25,13 +25,13 @@ class LinearAttentionOptions(AttentionOptions):
     )
 
     @model_validator(mode="after")
-    def _only_positive_features_are_summed(self) -> LinearAttentionOptions:
+    def _only_positive_features_are_summed(self) -> LinearAttention:
         if self.feature_map == "silu" and self.normalizer == "sum":
             raise ValueError("SiLU features may sum to zero; choose normalizer 'events' or 'none'")
         return self
 
 
-class LinearAttention(FactorizedRanker):
+class LinearAttentionRanker(FactorizedRanker):
     """o_c = f(q_c) sum_j f(k_j) v_j^T / f(q_c) sum_j f(k_j), with q = LN(T) W_Q, k = LN(E) W_K, v = LN(E) W_V.
 
     The normalizer depends on candidate and user, so the head's first layer cannot be folded across it. Divided by the
@@ -40,10 +40,10 @@ class LinearAttention(FactorizedRanker):
 
     name = "linear-attention"
     family = "linear-attention"
-    options_type = LinearAttentionOptions
-    options: LinearAttentionOptions
+    options_type = LinearAttention
+    options: LinearAttention
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LinearAttentionOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LinearAttention) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

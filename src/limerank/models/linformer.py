@@ -8,20 +8,20 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
-from limerank.nn.attention import HeadProjection, split_heads, start_aligned
-from limerank.nn.compressed_sequence import CompressedSequence
+from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.compressed_sequence import CompressedSequence
 from limerank.ops.target_attention import attend_memory
 from limerank.schema import FeatureSpace
 
 
-class LinformerOptions(AttentionOptions):
+class Linformer(AttentionOptions):
     """`positions` is N_max: older events are not read."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
     shared_projection: bool = Field(default=False, description="one P for keys and values")
 
 
-class Linformer(QueriedRanker):
+class LinformerRanker(QueriedRanker):
     """o_c = softmax(LN(T_c) W_Q K'^T / sqrt(d_a)) V',  K' = P_K LN(E) W_K,  V' = P_V LN(E) W_V  per head.
 
     P is indexed by recency. Keys depend on the user, so only queries are cached per item; a candidate costs r, not N.
@@ -29,11 +29,11 @@ class Linformer(QueriedRanker):
 
     name = "linformer"
     family = "linear-attention"
-    options_type = LinformerOptions
+    options_type = Linformer
     ordered = True
-    options: LinformerOptions
+    options: Linformer
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LinformerOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: Linformer) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

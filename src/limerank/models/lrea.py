@@ -14,20 +14,20 @@ from limerank.batch import RequestBatch, UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.factorized import FactorizedRanker
 from limerank.models.queried import QueriedRanker
-from limerank.nn.attention import HeadProjection, split_heads, start_aligned
-from limerank.nn.compressed_sequence import CompressedSequence
+from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.compressed_sequence import CompressedSequence
 from limerank.ops.jagged import pad
 from limerank.schema import FeatureSpace
 
 
-class LREAOptions(AttentionOptions):
+class LREA(AttentionOptions):
     """`positions` is N_max: older events are not read."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
     nonnegativity: float = Field(default=0.1, ge=0, description="weight of the loss on attention below zero")
 
 
-class LREA(QueriedRanker, FactorizedRanker):
+class LREARanker(QueriedRanker, FactorizedRanker):
     """A = LN(T) W_Q (R P LN(E) W_K)^T / sqrt(d_a),  o_c = A_c LN(E) W_V / N  per head, P and R^T [r, N_max].
 
     o_c = LN(T_c) W_Q B_u with B_u = (P LN(E) W_K)^T (R^T LN(E) W_V) / (N sqrt(d_a)): Linformer's K' and V', multiplied.
@@ -36,11 +36,11 @@ class LREA(QueriedRanker, FactorizedRanker):
 
     name = "lrea"
     family = "linear-attention"
-    options_type = LREAOptions
+    options_type = LREA
     ordered = True
-    options: LREAOptions
+    options: LREA
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: LREAOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: LREA) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

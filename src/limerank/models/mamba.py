@@ -11,14 +11,14 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, RankerOptions, UserState
 from limerank.models.pooled import PooledRanker
-from limerank.nn.mamba import MambaStack, MambaState
+from limerank.nn.layers.mamba import MambaStack, MambaState
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
 
 CANDIDATES_PER_BLOCK = 256
 
 
-class MambaOptions(RankerOptions):
+class Mamba(RankerOptions):
     """The published sizes of a block."""
 
     layers: int = Field(default=2, ge=1, description="Mamba blocks")
@@ -30,7 +30,7 @@ class MambaOptions(RankerOptions):
     )
 
 
-class Mamba(PooledRanker):
+class MambaRanker(PooledRanker):
     """h_t = exp(delta_t A) h_(t-1) + delta_t B_t x_t, y_t = C_t h_t + D x_t, gated, in residual blocks (`nn.mamba`).
 
     last:   o_c = the output for the last event; zero for an empty history.
@@ -40,11 +40,11 @@ class Mamba(PooledRanker):
 
     name = "mamba"
     family = "sequence"
-    options_type = MambaOptions
+    options_type = Mamba
     ordered = True
-    options: MambaOptions
+    options: Mamba
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: MambaOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: Mamba) -> None:
         super().__init__(space, tasks, options)
         self.stack = MambaStack(
             options.width, options.layers, state=options.state, expand=options.expand, taps=options.taps

@@ -8,19 +8,19 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
-from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.recency import Recency
 from limerank.ops.target_attention import attend_jagged, attend_one
 from limerank.schema import FeatureSpace
 
 
-class MHAOptions(AttentionOptions):
+class MHA(AttentionOptions):
     """Options of target attention."""
 
     recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 
 
-class MHA(QueriedRanker):
+class MHARanker(QueriedRanker):
     """o_c = MHA(T_c, E, E; J): softmax(LN(T) W_Q (LN(E) W_K)^T / sqrt(d_a)) LN(E) W_V, heads side by side.
 
     Nothing per user can be cached per item except the queries LN(T) W_Q, which serving does.
@@ -28,10 +28,10 @@ class MHA(QueriedRanker):
 
     name = "mha"
     family = "target-attention"
-    options_type = MHAOptions
-    options: MHAOptions
+    options_type = MHA
+    options: MHA
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: MHAOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: MHA) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

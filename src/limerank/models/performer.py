@@ -8,13 +8,13 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
-from limerank.nn.attention import HeadProjection, start_aligned
-from limerank.nn.random_features import RandomFeatures
+from limerank.nn.layers.attention import HeadProjection, start_aligned
+from limerank.nn.layers.random_features import RandomFeatures
 from limerank.ops.linear_attention import append_one, divide_by_last, outer_sums
 from limerank.schema import FeatureSpace
 
 
-class PerformerOptions(AttentionOptions):
+class Performer(AttentionOptions):
     """As many features per head as LIME has links."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
@@ -23,8 +23,8 @@ class PerformerOptions(AttentionOptions):
     )
 
 
-class Performer(FactorizedRanker):
-    """o_c = f(q_c) sum_j f(k_j) v_j^T / f(q_c) sum_j f(k_j), f as in `limerank.nn.random_features`.
+class PerformerRanker(FactorizedRanker):
+    """o_c = f(q_c) sum_j f(k_j) v_j^T / f(q_c) sum_j f(k_j), f as in `limerank.nn.layers.random_features`.
 
     A cached row f(q_c) belongs to one draw: a redraw changes the row of every item, so it is off unless asked for, and
     never happens outside training.
@@ -32,11 +32,11 @@ class Performer(FactorizedRanker):
 
     name = "performer"
     family = "linear-attention"
-    options_type = PerformerOptions
+    options_type = Performer
     foldable = False
-    options: PerformerOptions
+    options: Performer
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: PerformerOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: Performer) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

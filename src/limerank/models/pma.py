@@ -9,19 +9,19 @@ from torch.nn import functional
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
-from limerank.nn.attention import EPSILON, HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.attention import EPSILON, HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextMix, Links
 from limerank.ops.target_attention import attend_dense, attend_memory
 from limerank.schema import FeatureSpace
 
 
-class PMAOptions(AttentionOptions):
+class PMA(AttentionOptions):
     """Options of PMA."""
 
     links: int = Field(default=32, ge=1, description="seeds, what LIME calls links")
 
 
-class PMA(QueriedRanker):
+class PMARanker(QueriedRanker):
     """S^C = S + MLP(S (+) E^C);  Z = LN(Q + MHA(S^C, E, E)), P = LN(Z + relu(W Z));  o_c = MHA(T_c, P, P).
 
     Q is a projection of the seeds, not the one that asks. Like LIME-MHA, but candidates are compared with pooled seeds:
@@ -30,10 +30,10 @@ class PMA(QueriedRanker):
 
     name = "pma"
     family = "lime"
-    options_type = PMAOptions
-    options: PMAOptions
+    options_type = PMA
+    options: PMA
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: PMAOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: PMA) -> None:
         super().__init__(space, tasks, options)
         width, heads, queries = options.width, options.heads, options.query_key_width
         self.seeds = Links(options.links, width)

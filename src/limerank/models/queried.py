@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from limerank.models.base import Ranker
-from limerank.nn.attention import HeadProjection
+from limerank.nn.layers.attention import HeadProjection
 
 
 class QueriedRanker(Ranker):

@@ -11,11 +11,11 @@ from limerank.batch import UserInputs
 from limerank.models.base import ItemState, RankerOptions, UserState
 from limerank.models.pooled import PooledRanker
 from limerank.nn.encodings import Encoding
-from limerank.nn.sasrec import SASRecStack
+from limerank.nn.layers.sasrec import SASRecStack
 from limerank.schema import FeatureSpace
 
 
-class SASRecOptions(RankerOptions):
+class SASRec(RankerOptions):
     """Two blocks and learned positions, as published."""
 
     encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
@@ -30,13 +30,13 @@ class SASRecOptions(RankerOptions):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> SASRecOptions:
+    def _heads_divide_width(self) -> SASRec:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
         return self
 
 
-class SASRec(PooledRanker):
+class SASRecRanker(PooledRanker):
     """Blocks x <- FFN(LN(q + MHA_causal(q, x, x))), q = LN(x), FFN(z) = z + W_2 relu(W_1 z), over E with positions.
 
     last:    o_c = the state of the last event; zero for an empty history.
@@ -46,11 +46,11 @@ class SASRec(PooledRanker):
 
     name = "sasrec"
     family = "sequence"
-    options_type = SASRecOptions
+    options_type = SASRec
     ordered = True
-    options: SASRecOptions
+    options: SASRec
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: SASRecOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: SASRec) -> None:
         super().__init__(space, tasks, options)
         hidden = options.feed_forward or options.width
         self.stack = SASRecStack(options.width, options.heads, options.layers, hidden, options.dropout)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from limerank.batch import Features, RequestBatch, UserInputs
 from limerank.errors import UsageError, did_you_mean
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
-from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.ops.jagged import pad, row_of
 from limerank.ops.same_category import category_digits, category_of_digits, recent_of_category
 from limerank.ops.target_attention import attend_one
@@ -23,7 +23,7 @@ MOST_CATEGORIES = 2**21
 NO_CATEGORY = -1
 
 
-class SIMOptions(AttentionOptions):
+class SIM(AttentionOptions):
     """Options of SIM."""
 
     top: int = Field(default=32, ge=1, description="K, events that the general search leaves for the exact one")
@@ -34,13 +34,13 @@ class SIMOptions(AttentionOptions):
     search_loss: float = Field(default=1.0, gt=0, description="weight of the loss that trains the soft search")
 
     @model_validator(mode="after")
-    def _hard_search_has_a_category(self) -> SIMOptions:
+    def _hard_search_has_a_category(self) -> SIM:
         if (self.search == "hard") != (self.category is not None):
             raise ValueError("search: hard needs a category, the name of an item feature, and soft search has none")
         return self
 
 
-class SIM(Ranker):
+class SIMRanker(Ranker):
     """o_c = MHA(T_c, E_top, E_top; J), E_top the K events with the largest r_cj = (LN(T_c) W_a) . (LN(E_j) W_b).
 
     No gradient passes a choice, so W_a and W_b learn from a loss of their own:
@@ -50,10 +50,10 @@ class SIM(Ranker):
 
     name = "sim"
     family = "target-attention"
-    options_type = SIMOptions
-    options: SIMOptions
+    options_type = SIM
+    options: SIM
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: SIMOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: SIM) -> None:
         super().__init__(space, tasks, options)
         width, queries = options.width, options.query_key_width
         self.to_queries = HeadProjection(width, options.heads, queries)

@@ -12,19 +12,19 @@ from limerank.models.pooled import PooledRanker
 from limerank.ops.jagged import segment_mean, segment_sum
 
 
-class TTSNOptions(RankerOptions):
+class TTSN(RankerOptions):
     """The paper pools by sum; the mean is offered for comparison."""
 
     pooling: Literal["sum", "mean"] = Field(default="sum", description="how the history becomes one vector")
 
 
-class TTSN(PooledRanker):
+class TTSNRanker(PooledRanker):
     """o_c = sum_j E_j for every candidate (paper, "Baselines": sum-pooling of all history embeddings)."""
 
     name = "ttsn"
     family = "two-tower"
-    options_type = TTSNOptions
-    options: TTSNOptions
+    options_type = TTSN
+    options: TTSN
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         pool = segment_mean if self.options.pooling == "mean" else segment_sum

@@ -8,19 +8,19 @@ from torch import Tensor, nn
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
-from limerank.nn.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.ops.target_attention import attend_one
 from limerank.ops.top_events import attend_top_jagged, attend_top_one
 from limerank.schema import FeatureSpace
 
 
-class TWINOptions(AttentionOptions):
+class TWIN(AttentionOptions):
     """Options of TWIN."""
 
     top: int = Field(default=32, ge=1, description="K, events that a candidate attends to in each head")
 
 
-class TWIN(QueriedRanker):
+class TWINRanker(QueriedRanker):
     """o_c = [softmax over the K largest s_(cj,h) of s_(cj,h) times (LN(E) W_V)_(j,h)]_h W_O.
 
     s_(cj,h) = q_(c,h) . k_(j,h) / sqrt(d_a); q = LN(T) W_Q is the item row, k = LN(E) W_K. Search and attention read
@@ -29,10 +29,10 @@ class TWIN(QueriedRanker):
 
     name = "twin"
     family = "target-attention"
-    options_type = TWINOptions
-    options: TWINOptions
+    options_type = TWIN
+    options: TWIN
 
-    def __init__(self, space: FeatureSpace, tasks: int, options: TWINOptions) -> None:
+    def __init__(self, space: FeatureSpace, tasks: int, options: TWIN) -> None:
         super().__init__(space, tasks, options)
         self.to_queries = HeadProjection(options.width, options.heads, options.query_key_width)
         self.to_keys_values = HeadProjection(options.width, options.heads, options.query_key_width, options.width)

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import validate
-from limerank.data.encode import Encoders
+from limerank.data.store.encoders import Encoders
 from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
-from limerank.data.columns import EARLIEST_MODERN_TIME, LATEST_TIME
-from limerank.data.encode import encode_rows
-from limerank.data.eventlog import UNKNOWN_ROW
+from limerank.data.store.dataset import UNKNOWN_ROW
+from limerank.data.store.encoders import encode_rows
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.ops.candidate import RowStore, best_candidates, candidate_probabilities
@@ -32,9 +31,9 @@ from limerank.serve.bundle import Bundle
 from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.store import BundleStore
 from limerank.threads import warn_if_spinning
+from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
 
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
-UNIT_GAP = 100  # a time so many times smaller than the watermark is in another unit
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ class Engine:
 def _same_unit(time: int, watermark: int) -> bool:
     """Whether a time may be in milliseconds like the watermark: seconds, micro- and nanoseconds are far off."""
     modern = watermark > EARLIEST_MODERN_TIME
-    return 0 <= time < LATEST_TIME and not (modern and time < watermark / UNIT_GAP)
+    return 0 <= time < LATEST_TIME and not (modern and time < watermark / UNITS_APART)
 
 
 def _without(

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from limerank.data.eventlog import UNKNOWN_ROW
-from limerank.data.ranges import Ranges
+from limerank.data.store.dataset import UNKNOWN_ROW
+from limerank.data.store.ranges import Ranges
 from limerank.errors import DataError
 
 Ints = NDArray[np.int64]

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from limerank import __version__, files
 from limerank.batch import Features
-from limerank.data.eventlog import EventLog
-from limerank.data.history import UNLIMITED, HistoryIndex
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.history import UNLIMITED, HistoryIndex
 from limerank.models import Ranker
 from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
@@ -45,7 +45,7 @@ def compute_rows(ranker: Ranker, items: Features, row_type: str = "fp16", progre
 def export(
     ranker: Ranker,
     model: dict[str, Any],
-    log: EventLog,
+    dataset: StoredDataset,
     store: Path,
     *,
     max_history: int,
@@ -54,61 +54,63 @@ def export(
     progress: Progress | None = None,
 ) -> Bundle:
     """Compute item rows and publish a bundle; it is verified but not yet active."""
-    rows = compute_rows(ranker, log.item_table, row_type, progress)
-    fingerprint = bundles.row_fingerprint(ranker, log.item_table)
-    history_items = log.history_items
-    all_items = log.item_table if history_items is None else log.item_table.followed_by(history_items)
+    rows = compute_rows(ranker, dataset.item_table, row_type, progress)
+    fingerprint = bundles.row_fingerprint(ranker, dataset.item_table)
+    history_items = dataset.history_items
+    all_items = dataset.item_table if history_items is None else dataset.item_table.followed_by(history_items)
     created = datetime.now(UTC)
     weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
-    identity = files.digest_of(fingerprint, log.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights)))
+    identity = files.digest_of(
+        fingerprint, dataset.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights))
+    )
     bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
     final = store / BUNDLES / bundle_id
     with files.staged_directory(final, marker=bundles.MANIFEST) as staging:
         save_file(weights, staging / bundles.WEIGHTS)
         save_file(rows.tensors(), staging / bundles.ROWS, {"fingerprint": fingerprint})
         save_file(bundles.tensors_of(all_items), staging / bundles.ITEMS)
-        save_file(bundles.tensors_of(log.user_table), staging / bundles.USERS)
-        save_file(_histories(log, max_history), staging / bundles.HISTORIES)
-        save_file(_seen(log), staging / bundles.SEEN)
-        displays = log.item_displays
+        save_file(bundles.tensors_of(dataset.user_table), staging / bundles.USERS)
+        save_file(_histories(dataset, max_history), staging / bundles.HISTORIES)
+        save_file(_seen(dataset), staging / bundles.SEEN)
+        displays = dataset.item_displays
         shown = None if displays is None else displays.to_list()
-        write_id_map(staging / bundles.ITEM_IDS, log.item_ids.to_list(), shown)
-        write_id_map(staging / bundles.USER_IDS, log.user_ids.to_list())
-        files.write_json(staging / bundles.ENCODERS, log.encoders.model_dump(mode="json"))
+        write_id_map(staging / bundles.ITEM_IDS, dataset.item_ids.to_list(), shown)
+        write_id_map(staging / bundles.USER_IDS, dataset.user_ids.to_list())
+        files.write_json(staging / bundles.ENCODERS, dataset.encoders.model_dump(mode="json"))
         manifest = BundleManifest(
             format=bundles.FORMAT,
             id=bundle_id,
             created_at=created.isoformat(timespec="seconds"),
             limerank=__version__,
             model=model,
-            tasks=[task.name for task in log.schema.tasks],
+            tasks=[task.name for task in dataset.schema.tasks],
             items=len(rows),
-            users=len(log.user_table),
+            users=len(dataset.user_table),
             history_items=len(all_items) - len(rows),
             row_type=row_type,
             row_bytes=rows.row_bytes,
             row_fingerprint=fingerprint,
-            data_fingerprint=log.fingerprint,
-            watermark=log.manifest.last_time,
-            max_history=min(max_history, log.schema.max_history or max_history),
+            data_fingerprint=dataset.fingerprint,
+            watermark=dataset.manifest.last_time,
+            max_history=min(max_history, dataset.schema.max_history or max_history),
             metrics=metrics or {},
-            display=log.schema.display,
+            display=dataset.schema.display,
             files=files.record_files(staging),
         )
         files.write_json(staging / bundles.MANIFEST, manifest.model_dump(mode="json"))
     return BundleStore(store).open_bundle(bundle_id)
 
 
-def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
+def _histories(dataset: StoredDataset, max_history: int) -> dict[str, torch.Tensor]:
     """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it.
 
     Ready-made histories have no `times`.
     """
-    history = HistoryIndex(log)
+    history = HistoryIndex(dataset)
     rows, offsets = history.rows_of_users(max_history)
     events = [rows.take(column).astype(np.int32) for column in history.events]
     stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
-    behind = 0 if log.history_items is None else len(log.item_table)
+    behind = 0 if dataset.history_items is None else len(dataset.item_table)
     times = {} if history.time is None else {"times": torch.from_numpy(rows.take(history.time))}
     return {
         "offsets": torch.from_numpy(offsets.copy()),
@@ -118,14 +120,14 @@ def _histories(log: EventLog, max_history: int) -> dict[str, torch.Tensor]:
     }
 
 
-def _seen(log: EventLog) -> dict[str, torch.Tensor]:
+def _seen(dataset: StoredDataset) -> dict[str, torch.Tensor]:
     """The distinct catalog items that each user ever had an event with; of ready-made histories, in the latest one."""
-    users, items = (log.manifest.counts[table] for table in ("users", "items"))
-    if log.schema.histories is None:
-        user = np.repeat(log.column("requests/user").astype(np.int64), np.diff(log.column("requests/start")))
-        item = np.asarray(log.column("events/item")).astype(np.int64)
-    elif log.history_items is None:
-        history = HistoryIndex(log)
+    users, items = (dataset.manifest.counts[table] for table in ("users", "items"))
+    if dataset.schema.histories is None:
+        user = np.repeat(dataset.column("requests/user").astype(np.int64), np.diff(dataset.column("requests/start")))
+        item = np.asarray(dataset.column("events/item")).astype(np.int64)
+    elif dataset.history_items is None:
+        history = HistoryIndex(dataset)
         rows, offsets = history.rows_of_users(UNLIMITED)
         user, item = np.repeat(np.arange(users), np.diff(offsets)), rows.take(history.item).astype(np.int64)
     else:

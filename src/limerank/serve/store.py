@@ -76,10 +76,14 @@ class BundleStore:
     def activate(self, bundle_id: str) -> Bundle:
         """Verify a bundle, then make it the active one; a bundle that fails changes nothing."""
         bundle = self.open_bundle(bundle_id)
-        current = self.current_id()
-        if current != bundle_id:
-            files.write_json(self.path / ACTIVE, Active(current=bundle_id, previous=current).model_dump())
+        self.make_active(bundle)
         return bundle
+
+    def make_active(self, bundle: Bundle) -> None:
+        """Make a bundle of this store active that was verified when it was opened."""
+        current, chosen = self.current_id(), bundle.manifest.id
+        if current != chosen:
+            files.write_json(self.path / ACTIVE, Active(current=chosen, previous=current).model_dump())
 
     def roll_back(self) -> Bundle:
         """Make the previously active bundle active again."""

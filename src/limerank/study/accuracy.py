@@ -13,7 +13,7 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.errors import if_interrupted
 from limerank.metrics import Metrics
 from limerank.progress import Progress
-from limerank.study.parallel import Job, train_all
+from limerank.train.parallel import Job, train_all
 from limerank.train.run import Run
 
 BASELINE, SKYLINE = "ttsn", "mha"

@@ -15,14 +15,14 @@ import torch
 from pydantic import BaseModel
 
 from limerank.batch import Features, UserInputs
+from limerank.bench.machine import copy_gbytes, gemm_gflops, interleaved_medians
 from limerank.data.batches import make_history
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.models import Ranker, UserState
 from limerank.ops.candidate import RowStore
 from limerank.schema import UNKNOWN_INDEX, Role
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import choose_path, score_candidates
-from limerank.study.machine import copy_gbytes, gemm_gflops, interleaved_medians
 
 MINUTE = 60_000
 
@@ -69,26 +69,28 @@ def measure_peaks() -> Peaks:
     return Peaks(threads=torch.get_num_threads(), gemm_gflops=gemm_gflops(), copy_gbytes_per_second=copy_gbytes())
 
 
-def contestants(rankers: Mapping[str, Ranker], log: EventLog) -> dict[str, Contestant]:
+def contestants(rankers: Mapping[str, Ranker], dataset: StoredDataset) -> dict[str, Contestant]:
     """Rankers with their rows: fp16 as served for factorized ones, fp32 (no widening to pay) for the others."""
     return {
-        name: Contestant(ranker.eval(), compute_rows(ranker, log.item_table, "fp16" if ranker.factorized else "fp32"))
+        name: Contestant(
+            ranker.eval(), compute_rows(ranker, dataset.item_table, "fp16" if ranker.factorized else "fp32")
+        )
         for name, ranker in rankers.items()
     }
 
 
-def random_inputs(log: EventLog, history: int, seed: int = 0) -> UserInputs:
+def random_inputs(dataset: StoredDataset, history: int, seed: int = 0) -> UserInputs:
     """A request with a random history of any length, an event a minute; timings do not depend on the values."""
     generator = np.random.default_rng(seed)
-    items = generator.integers(1, len(log.item_table), history)
-    events = [generator.integers(UNKNOWN_INDEX, encoder.size, history) for encoder in log.encoders.event]
+    items = generator.integers(1, len(dataset.item_table), history)
+    events = [generator.integers(UNKNOWN_INDEX, encoder.size, history) for encoder in dataset.encoders.event]
     stacked = np.stack(events, axis=1) if events else np.zeros((history, 0), dtype=np.int64)
-    context = torch.full((1, len(log.encoders.of(Role.CONTEXT))), UNKNOWN_INDEX)
+    context = torch.full((1, len(dataset.encoders.of(Role.CONTEXT))), UNKNOWN_INDEX)
     return UserInputs(
-        users=log.user_table.take(torch.tensor([0])),
+        users=dataset.user_table.take(torch.tensor([0])),
         context=Features(context),
         history=make_history(
-            log.item_table,
+            dataset.item_table,
             items,
             Features(torch.from_numpy(stacked.astype(np.int64))),
             np.array([0, history]),
@@ -99,11 +101,11 @@ def random_inputs(log: EventLog, history: int, seed: int = 0) -> UserInputs:
 
 
 def compare(
-    entries: Mapping[str, Contestant], log: EventLog, *, history: int, candidates: int, repeats: int = 9
+    entries: Mapping[str, Contestant], dataset: StoredDataset, *, history: int, candidates: int, repeats: int = 9
 ) -> list[Latency]:
     """All contestants at one size, interleaved, medians."""
-    inputs = random_inputs(log, history)
-    index = torch.from_numpy(np.random.default_rng(1).integers(1, len(log.item_table), candidates))
+    inputs = random_inputs(dataset, history)
+    index = torch.from_numpy(np.random.default_rng(1).integers(1, len(dataset.item_table), candidates))
     with torch.inference_mode():
         users = {name: entry.ranker.encode_user(inputs) for name, entry in entries.items()}
         user_seconds = interleaved_medians([_user_stage(entry, inputs) for entry in entries.values()], repeats)
@@ -125,7 +127,7 @@ def compare(
 
 def sweep(
     entries: Mapping[str, Contestant],
-    log: EventLog,
+    dataset: StoredDataset,
     *,
     candidates: Sequence[int],
     histories: Sequence[int],
@@ -137,11 +139,11 @@ def sweep(
     """Latency against candidates at the base history, and against history at the base number of candidates."""
     by_candidates: list[Latency] = []
     for count in candidates:
-        by_candidates += compare(entries, log, history=base_history, candidates=count, repeats=repeats)
+        by_candidates += compare(entries, dataset, history=base_history, candidates=count, repeats=repeats)
         done()
     by_history: list[Latency] = []
     for length in histories:
-        by_history += compare(entries, log, history=length, candidates=base_candidates, repeats=repeats)
+        by_history += compare(entries, dataset, history=length, candidates=base_candidates, repeats=repeats)
         done()
     return by_candidates, by_history
 

@@ -11,16 +11,16 @@ import numpy as np
 
 from limerank import files
 from limerank.config import TrainConfig
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
+from limerank.data.build.prepare import prepare
 from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, require_extra
 from limerank.progress import Progress
 from limerank.serve.engine import Engine, Event, Ranking
+from limerank.serve.publish import publish_run
 from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, training_job
 from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
-from limerank.study.parallel import train_all
-from limerank.study.publish import publish_run
+from limerank.train.parallel import train_all
 from limerank.train.run import Run
 
 LIME = "lime-mha"
@@ -69,7 +69,7 @@ class QuickstartResult:
     """Everything the walk found, for the summary, the report and `--json`."""
 
     folder: Path
-    log: EventLog
+    dataset: StoredDataset
     runs: dict[str, Run]
     peaks: Peaks
     at_size: dict[str, Latency]
@@ -136,12 +136,12 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     _claim(folder)
     settings = quickstart_settings()
     progress.say("1/5  simulating an exposure log with known click probabilities")
-    log = prepare(simulate(SimulatedConfig()), folder / "dataset", overwrite=True)
-    counts = log.manifest.counts
+    dataset = prepare(simulate(SimulatedConfig()), folder / "dataset", overwrite=True)
+    counts = dataset.manifest.counts
     progress.say(f"     {counts['events']:,} events of {counts['users'] - 1:,} users on {counts['items'] - 1:,} items")
     progress.say("2/5  training three rankers on the same data, sizes and seed")
     jobs = [
-        training_job(log.path, {"name": name}, seed, settings, folder / "runs", overwrite=True)
+        training_job(dataset.path, {"name": name}, seed, settings, folder / "runs", overwrite=True)
         for name in (LIME, SKYLINE, BASELINE)  # the longest first
     ]
 
@@ -154,13 +154,13 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     trained = {run.record.model: run for run in train_all(jobs, progress, finished, workers)}
     runs = {name: trained[name] for name in MODELS}
     progress.say("3/5  measuring latency, contestants interleaved in this process")
-    entries = contestants({name: run.ranker(log) for name, run in runs.items()}, log)
+    entries = contestants({name: run.ranker(dataset) for name, run in runs.items()}, dataset)
     peaks = measure_peaks()
-    at_size = compare(entries, log, history=settings.max_history, candidates=SPEED_CANDIDATES, repeats=15)
+    at_size = compare(entries, dataset, history=settings.max_history, candidates=SPEED_CANDIDATES, repeats=15)
     with progress.bar("latency", len(CANDIDATE_SWEEP) + len(HISTORY_SWEEP)) as bar:
         by_candidates, by_history = sweep(
             entries,
-            log,
+            dataset,
             candidates=CANDIDATE_SWEEP,
             histories=HISTORY_SWEEP,
             base_candidates=SPEED_CANDIDATES,
@@ -174,7 +174,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     story = tell_click_story(Engine.open(folder / "store"))
     return QuickstartResult(
         folder=folder,
-        log=log,
+        dataset=dataset,
         runs=runs,
         peaks=peaks,
         at_size={latency.model: latency for latency in at_size},

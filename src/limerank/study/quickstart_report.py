@@ -53,7 +53,7 @@ def write_report(result: QuickstartResult) -> Path:
         "lead",
     )
     seed = result.runs[LIME].record.seed
-    counts = result.log.manifest.counts
+    counts = result.dataset.manifest.counts
     page.paragraph(
         f"Simulated log: {counts['events']:,} events, {counts['requests']:,} requests; task '{TASK}'; one seed "
         f"({seed}), so read small differences with care: 'limerank study accuracy' repeats this with several seeds. "

@@ -19,29 +19,16 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
-from limerank.batch import Features, History, Jagged, UserInputs
+from limerank.bench.made_up import BUILT_IN, random_items, random_request, sized_ranker
 from limerank.errors import UsageError, did_you_mean
-from limerank.models import RANKERS, ItemState, Ranker, UserState, build_ranker
+from limerank.models import RANKERS, ItemState, Ranker, UserState
 from limerank.models.presets import budget_options
 from limerank.nn.encodings import KEEPS_CACHES
 from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
-from limerank.schema import EncodedFeature, FeatureSpace, Kind
+from limerank.schema import FeatureSpace
 from limerank.study.work_count import Polynomial, count_work, fit_polynomial
-
-BUILT_IN = FeatureSpace(
-    item=(
-        EncodedFeature(name="item", kind=Kind.CATEGORICAL, size=10_000),
-        EncodedFeature(name="category", kind=Kind.CATEGORICAL, size=100),
-        EncodedFeature(name="tags", kind=Kind.MULTI_VALUED, size=50),
-    ),
-    event=(EncodedFeature(name="clicked", kind=Kind.CATEGORICAL, size=4),),
-    user=(EncodedFeature(name="user", kind=Kind.CATEGORICAL, size=1_000),),
-    context=(EncodedFeature(name="device", kind=Kind.CATEGORICAL, size=8),),
-)
-"""What parameters are counted for when no dataset is given."""
 
 USER_GRID = {"N": (128, 256, 512), "l": (4, 8, 16), "d": (96, 128, 160)}
 CANDIDATE_GRID = {"M": (16, 32), "N": (128, 256), "l": (4, 16), "d": (96, 128, 160)}
@@ -50,9 +37,6 @@ LARGE = {"N": 10_000, "M": 10_000, "l": 32, "d": 128}
 """Where a term must matter to be printed, besides the largest sizes of the grid."""
 HELD_OUT = {"N": 384, "M": 48, "l": 12, "d": 192}
 """Sizes that no polynomial was fitted to; how far it is off there is its `fit_error`."""
-
-
-MINUTE = 60_000
 
 
 class Sizes(BaseModel):
@@ -164,13 +148,6 @@ def zoo_details(name: str, sizes: Sizes, space: FeatureSpace = BUILT_IN, tasks: 
     return ZooDetails(**row.model_dump(), summary=summary, options=options, encodings_that_keep_caches=kept, page=page)
 
 
-def sized_ranker(name: str, letters: Mapping[str, int], space: FeatureSpace = BUILT_IN, tasks: int = 1) -> Ranker:
-    """An untrained ranker of width d with budget l, ready to predict."""
-    budget = dict.fromkeys(budget_options(RANKERS[name].options_type), letters["l"])
-    options = {"name": name, "width": letters["d"], **budget}
-    return build_ranker(options, space, tasks, f"--width {letters['d']}, --links {letters['l']}").eval()
-
-
 @cache
 def complexities(name: str) -> tuple[Polynomial, Polynomial]:
     """The measured work of the user stage and of the candidate stage."""
@@ -208,44 +185,6 @@ def _all_candidates_work(name: str, sizes: Sizes) -> int:
 def state_bytes(user: UserState) -> int:
     """The bytes of a user state's tensors, offsets left out."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*user.memory, user.share))
-
-
-def random_items(space: FeatureSpace, count: int, seed: int = 0) -> Features:
-    """Items with random features, every list of two values."""
-    return random_features(space.item, count, torch.Generator().manual_seed(seed))
-
-
-def random_request(space: FeatureSpace, history: int, seed: int = 0) -> UserInputs:
-    """One request with random features, and a history in which every event has an item of its own."""
-    generator = torch.Generator().manual_seed(seed)
-    times = torch.arange(history + 1) * MINUTE
-    events = History(
-        random_features(space.item, history, generator),
-        torch.arange(history),
-        random_features(space.event, history, generator),
-        torch.tensor([0, history]),
-        times[:-1],
-    )
-    users, context = random_features(space.user, 1, generator), random_features(space.context, 1, generator)
-    return UserInputs(users, context, events, times[-1:])
-
-
-def random_features(features: tuple[EncodedFeature, ...], rows: int, generator: torch.Generator) -> Features:
-    """Rows with random values of some features; every list has two."""
-
-    def drawn(size: int, count: int) -> Tensor:
-        return torch.randint(0, size, (count,), generator=generator)
-
-    single = [f for f in features if f.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
-    columns = [drawn(feature.size, rows) for feature in single]
-    indices = torch.stack(columns, dim=1) if columns else torch.zeros(rows, 0, dtype=torch.long)
-    lists = [
-        Jagged(drawn(feature.size, 2 * rows), torch.arange(rows + 1) * 2)
-        for feature in features
-        if feature.kind is Kind.MULTI_VALUED
-    ]
-    vectors = [torch.randn(rows, f.size, generator=generator) for f in features if f.kind is Kind.VECTOR]
-    return Features(indices, tuple(lists), tuple(vectors))
 
 
 @lru_cache(maxsize=16)

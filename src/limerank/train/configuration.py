@@ -18,8 +18,8 @@ from limerank.config import (
     read_yaml,
     validate,
 )
-from limerank.data.eventlog import MANIFEST
-from limerank.data.sources.table import DESCRIPTION, describes_a_log
+from limerank.data.sources.table.read import DESCRIPTION, describes_a_log
+from limerank.data.store.dataset import MANIFEST
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import joined
 from limerank.models import RANKERS, check_model

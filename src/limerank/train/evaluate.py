@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics, measure
 from limerank.models import Ranker
 from limerank.progress import Bar
+from limerank.splits import Part
 
 EVALUATION_BATCH = 256
 
@@ -31,7 +31,7 @@ def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Pr
     """Score every candidate of a loader's part."""
     ranker.eval()
     rows, users, probabilities = [], [], []
-    user_of_request = loader.log.column("requests/user")
+    user_of_request = loader.dataset.column("requests/user")
     with torch.inference_mode():
         for requests in loader.plan():
             batch = loader.assemble(requests)
@@ -44,9 +44,9 @@ def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Pr
     return Predictions(np.concatenate(rows), np.concatenate(users), np.concatenate(probabilities))
 
 
-def evaluation_loader(log: EventLog, part: Part, max_history: int, with_times: bool = False) -> RequestLoader:
+def evaluation_loader(dataset: StoredDataset, part: Part, max_history: int, with_times: bool = False) -> RequestLoader:
     """The loader that evaluation uses: fixed order, every request once."""
-    return RequestLoader(log, part, batch_requests=EVALUATION_BATCH, max_history=max_history, with_times=with_times)
+    return RequestLoader(dataset, part, batch_requests=EVALUATION_BATCH, max_history=max_history, with_times=with_times)
 
 
 def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> dict[str, Metrics]:
@@ -54,30 +54,30 @@ def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> d
     predictions = predict(ranker, loader, bar)
     return {
         task.name: measure(
-            loader.log.column(f"events/label.{task.name}")[predictions.rows],
+            loader.dataset.column(f"events/label.{task.name}")[predictions.rows],
             predictions.probability[:, place],
             predictions.user,
         )
-        for place, task in enumerate(loader.log.schema.tasks)
+        for place, task in enumerate(loader.dataset.schema.tasks)
     }
 
 
 def candidates_of(loader: RequestLoader, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Event-log rows of the candidates of some requests, and the user of each."""
-    start = loader.log.column("requests/start")
+    start = loader.dataset.column("requests/start")
     counts = start[requests + 1].astype(np.int64) - start[requests].astype(np.int64)
-    user = loader.log.column("requests/user")[requests].astype(np.int64)
+    user = loader.dataset.column("requests/user")[requests].astype(np.int64)
     return loader.candidate_rows(requests), np.repeat(user, counts)
 
 
 def oracle(loader: RequestLoader) -> dict[str, Metrics]:
     """What the true probabilities would score, for the tasks whose true probability the dataset knows."""
-    log = loader.log
+    dataset = loader.dataset
     rows, user = candidates_of(loader, loader.requests)
     return {
         task.name: measure(
-            log.column(f"events/label.{task.name}")[rows], log.column(f"events/truth.{task.name}")[rows], user
+            dataset.column(f"events/label.{task.name}")[rows], dataset.column(f"events/truth.{task.name}")[rows], user
         )
-        for task in log.schema.tasks
+        for task in dataset.schema.tasks
         if task.true_probability
     }

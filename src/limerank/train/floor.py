@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics, measure
+from limerank.splits import Part
 from limerank.train.evaluate import candidates_of
 
 SMOOTHING = 5.0
@@ -28,17 +28,17 @@ Floats = NDArray[np.float64]
 
 def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
     """The metrics of the floor on a loader's part, per task; a task of one class in the train part has none."""
-    log = loader.log
+    dataset = loader.dataset
     rows, user = candidates_of(loader, loader.requests)
-    item = log.column("events/item")[rows].astype(np.int64)
-    of_items, of_users = _train_counts(log)
+    item = dataset.column("events/item")[rows].astype(np.int64)
+    of_items, of_users = _train_counts(dataset)
     floor = {}
-    for place, task in enumerate(log.schema.tasks, 1):
+    for place, task in enumerate(dataset.schema.tasks, 1):
         base = float(of_items[place].sum() / max(of_items[0].sum(), 1.0))
         if 0 < base < 1:
             usual = np.log(base) - np.log1p(-base)
             score = _logits(of_items, place, base)[item] + _logits(of_users, place, base)[user] - usual
-            labels = log.column(f"events/label.{task.name}")[rows]
+            labels = dataset.column(f"events/label.{task.name}")[rows]
             floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user)
     return floor
 
@@ -54,15 +54,15 @@ def below_floor(metrics: dict[str, Metrics], floor: dict[str, Metrics]) -> list[
     return found
 
 
-def _train_counts(log: EventLog) -> tuple[Floats, Floats]:
+def _train_counts(dataset: StoredDataset) -> tuple[Floats, Floats]:
     """For every item, and for every user: rows of the train part, then positives of each task."""
-    tasks = [log.column(f"events/label.{task.name}") for task in log.schema.tasks]
-    items, users = (np.zeros((1 + len(tasks), log.manifest.counts[what])) for what in ("items", "users"))
-    loader = RequestLoader(log, Part.TRAIN, batch_requests=1, max_history=1)
+    tasks = [dataset.column(f"events/label.{task.name}") for task in dataset.schema.tasks]
+    items, users = (np.zeros((1 + len(tasks), dataset.manifest.counts[what])) for what in ("items", "users"))
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=1)
     for first in range(0, len(loader.requests), REQUESTS_PER_BLOCK):
         rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
         labels = [np.ones(len(rows), dtype=bool), *(column[rows] > 0 for column in tasks)]
-        for counts, whose in ((items, log.column("events/item")[rows].astype(np.int64)), (users, user)):
+        for counts, whose in ((items, dataset.column("events/item")[rows].astype(np.int64)), (users, user)):
             for place, chosen in enumerate(labels):
                 counts[place] += np.bincount(whose[chosen], minlength=counts.shape[1])
     return items, users

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from limerank.config import TrainConfig
-from limerank.data.splits import Part
 from limerank.metrics import Metrics
+from limerank.splits import Part
 from limerank.train.run import RunRecord
 
 UNFINISHED = "nothing was kept: a run is written when it is finished"

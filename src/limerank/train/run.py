@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from limerank import __version__, files
 from limerank.config import RunConfig, load_run_config, validate
-from limerank.data.eventlog import EventLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker
@@ -68,21 +68,23 @@ class Run:
         record = validate(RunRecord, files.read_json(path / RECORD, DataError, FIX), str(path / RECORD), DataError)
         return cls(path, load_run_config(path / CONFIG), record)
 
-    def dataset(self) -> EventLog:
+    def dataset(self) -> StoredDataset:
         """The dataset of this run, refused when it is not the one the run was trained on, maybe grown since."""
-        log = EventLog.open(self.config.dataset, check_hashes=True)
-        if self.record.data_fingerprint not in (log.fingerprint, *log.manifest.grown_from):
+        dataset = StoredDataset.open(self.config.dataset, check_hashes=True)
+        if self.record.data_fingerprint not in (dataset.fingerprint, *dataset.manifest.grown_from):
             raise DataError(
-                f"{self.config.dataset}: fingerprint {log.fingerprint[:12]} is not that of run {self.path} "
+                f"{self.config.dataset}: fingerprint {dataset.fingerprint[:12]} is not that of run {self.path} "
                 f"({self.record.data_fingerprint[:12]}): it was prepared anew, or what was appended was taken back; "
                 "train anew, or bring that dataset back"
             )
-        return log
+        return dataset
 
-    def ranker(self, log: EventLog) -> Ranker:
+    def ranker(self, dataset: StoredDataset) -> Ranker:
         """The trained ranker, ready to predict."""
         where = self.path / WEIGHTS
-        ranker = build_ranker(self.config.model, log.encoders.space(), len(log.schema.tasks), str(self.path / CONFIG))
+        ranker = build_ranker(
+            self.config.model, dataset.encoders.space(), len(dataset.schema.tasks), str(self.path / CONFIG)
+        )
         load_weights(ranker, where)
         return ranker.eval()
 

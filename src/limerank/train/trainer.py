@@ -11,12 +11,12 @@ import torch
 from limerank import files
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
-from limerank.data.eventlog import EventLog
-from limerank.data.labels import count_labels
-from limerank.data.splits import Part
+from limerank.data.describe.labels import count_labels
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, if_interrupted
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
+from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.train import run
 from limerank.train.evaluate import evaluate, evaluation_loader, oracle
@@ -33,13 +33,13 @@ def train(
     """
     warn_if_spinning()
     check_model(config.model, where)
-    log = EventLog.open(config.dataset, check_hashes=True)
-    _check_labels(log, progress)
+    dataset = StoredDataset.open(config.dataset, check_hashes=True)
+    _check_labels(dataset, progress)
     torch.manual_seed(config.seed)
-    ranker = build_ranker(config.model, log.encoders.space(), len(log.schema.tasks), where)
+    ranker = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), where)
     settings = config.train
     loader = RequestLoader(
-        log,
+        dataset,
         Part.TRAIN,
         batch_requests=settings.batch_requests,
         max_history=settings.max_history,
@@ -47,11 +47,11 @@ def train(
         prefetch=settings.prefetch,
         with_times=ranker.needs_times,
     )
-    selecting = Part.TEST if log.schema.split.select_on_test else Part.VALIDATION
+    selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
     if selecting is Part.TEST:
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
-    validation = evaluation_loader(log, selecting, settings.max_history, ranker.needs_times)
-    test = evaluation_loader(log, Part.TEST, settings.max_history, ranker.needs_times)
+    validation = evaluation_loader(dataset, selecting, settings.max_history, ranker.needs_times)
+    test = evaluation_loader(dataset, Part.TEST, settings.max_history, ranker.needs_times)
     with (
         files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
         if_interrupted(f"interrupted; {UNFINISHED}"),
@@ -67,7 +67,7 @@ def train(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
             seed=config.seed,
-            data_fingerprint=log.fingerprint,
+            data_fingerprint=dataset.fingerprint,
             versions=run.versions(),
             machine=run.machine(),
             selected_on=selecting.value,
@@ -84,13 +84,13 @@ def train(
     return run.Run.open(out)
 
 
-def _check_labels(log: EventLog, progress: Progress) -> None:
+def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
     """Refuse a task that is the same in all of train; say where it cannot be measured."""
-    for task in count_labels(log):
+    for task in count_labels(dataset):
         problem = task.problem()
         if Part.TRAIN in task.one_class_in():
             raise DataError(
-                f"{log.path}: {problem}; correct the label or leave the task out of the description, or change the "
+                f"{dataset.path}: {problem}; correct the label or leave the task out of the description, or change the "
                 "split, and prepare the log again"
             )
         if problem:

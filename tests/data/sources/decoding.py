@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limerank.data.eventlog import EventLog
-from limerank.data.history import HistoryIndex
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.history import HistoryIndex
 from limerank.schema import Kind, Role
 
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     label: int
 
 
-def decoded_rows(log: EventLog, item_features: tuple[str, ...] = ()) -> list[Row]:
+def decoded_rows(log: StoredDataset, item_features: tuple[str, ...] = ()) -> list[Row]:
     """Every candidate, sorted. Elements are item ids, or the values of `item_features`; then the event features."""
     index = HistoryIndex(log)
     single = [e for e in log.encoders.of(Role.ITEM) if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]

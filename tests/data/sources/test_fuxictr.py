@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 from decoding import decoded_rows
 
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
-from limerank.data.sources import fuxictr_files
-from limerank.data.sources.fuxictr import Choices, read_fuxictr
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import RawLog
+from limerank.data.sources.fuxictr import files as fuxictr_files
+from limerank.data.sources.fuxictr.read import Choices, read_fuxictr
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, LimerankError, UsageError
-from limerank.protocols import ByColumn
 from limerank.schema import Kind, Role
+from limerank.splits import ByColumn
 
 TAOBAO = """
 taobaoad_x1:
@@ -553,4 +553,4 @@ def test_the_command(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert facts["events"] == 7
     assert "labels: is_click" in facts["notes"]
-    assert EventLog.open(tmp_path / "out").schema.max_history == 2
+    assert StoredDataset.open(tmp_path / "out").schema.max_history == 2

@@ -16,11 +16,11 @@ import polars as pl
 import pytest
 from calling import limerank
 
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
+from limerank.data.build.prepare import prepare
+from limerank.data.fetch.web import Patience
+from limerank.data.raw.log import RawLog
 from limerank.data.sources.kuairand import download_kuairand, read_kuairand
-from limerank.data.web import Patience
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
 from limerank.progress import Progress
 from limerank.schema import Role
@@ -161,7 +161,7 @@ def events_of(raw: RawLog) -> pl.DataFrame:
     return pl.concat([batch for file in raw.events for batch in file.batches()])
 
 
-def days_of(log: EventLog, part: int) -> set[int]:
+def days_of(log: StoredDataset, part: int) -> set[int]:
     """The days of the log, from 1, whose requests belong to a part."""
     time = log.column("events/time")[log.column("requests/start")[:-1].astype(np.int64)]
     day = (np.asarray(time).astype(np.int64) - int(FIRST_DAY.timestamp() * 1000)) // 86_400_000 + 1
@@ -349,7 +349,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == 2 * 2 * 31 + 30
-    log = EventLog.open(tmp_path / "out")
+    log = StoredDataset.open(tmp_path / "out")
     assert [task.name for task in log.schema.tasks] == ["long_view", "is_like"]
     assert log.manifest.origin["protocol"] == "whole-log"
     shown_notes = limerank("prepare", "kuairand-1k", *place, "--overwrite").stderr

@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 from calling import limerank
 
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
-from limerank.data.sources.movielens import download_movielens, read_movielens
-from limerank.data.sources.movielens_layouts import GENRES_100K
-from limerank.data.web import Patience
+from limerank.data.build.prepare import prepare
+from limerank.data.fetch.web import Patience
+from limerank.data.raw.log import RawLog
+from limerank.data.sources.movielens.layouts import GENRES_100K
+from limerank.data.sources.movielens.read import download_movielens, read_movielens
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UnavailableError, UsageError
 from limerank.metrics import auc
 from limerank.progress import Progress
@@ -227,7 +227,7 @@ def test_the_command(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert (facts["events"], facts["items"], facts["users"]) == (20, 5, 3)
     assert any("not to be redistributed" in note for note in facts["notes"])
-    log = EventLog.open(tmp_path / "out")
+    log = StoredDataset.open(tmp_path / "out")
     assert log.schema.split.select_on_test
     assert set(np.asarray(log.column("requests/part")).tolist()) == {0, 2}
     assert limerank("prepare", "movielens", *place).returncode == 5, "nothing is replaced unasked"
@@ -271,13 +271,13 @@ def test_download_refuses_what_it_does_not_know(owners_site: tuple[Path, str], t
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> EventLog:
+def real(tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
     if not SHARED.is_dir():
         pytest.skip(f"the real MovieLens 100k is not in {SHARED}; its licence forbids shipping it")
     return prepare(read_movielens(SHARED), tmp_path_factory.mktemp("ml-100k") / "out")
 
 
-def test_sanity_floors_of_the_real_log(real: EventLog) -> None:
+def test_sanity_floors_of_the_real_log(real: StoredDataset) -> None:
     """Rates counted outside of limerank on the same split: user 0.665, item 0.728, their sum 0.771."""
     ratings = pl.read_csv(SHARED / "ratings.csv.gz")
     counts = real.manifest.counts

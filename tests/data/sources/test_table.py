@@ -12,15 +12,15 @@ import polars as pl
 import pytest
 import yaml
 
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import EventFile, RawLog
-from limerank.data.sources import table
-from limerank.data.sources.table import Tables, read_table_log, write_table_log
-from limerank.data.sources.table_files import Dialect, open_files
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.sources.table import read as table
+from limerank.data.sources.table.files import Dialect, open_files
+from limerank.data.sources.table.read import Tables, read_table_log, write_table_log
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
-from limerank.protocols import ByColumn, Days, GlobalTime, LastEvents, LastFraction
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
+from limerank.splits import ByColumn, Days, GlobalTime, LastEvents, LastFraction
 
 DESCRIPTION: dict[str, Any] = {
     "features": [
@@ -258,7 +258,7 @@ def test_an_empty_list_means_that_there_is_no_table(folder: Path) -> None:
 
 
 def test_batches_can_be_read_twice_and_lazily(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from limerank.data.sources import table_files
+    from limerank.data.sources.table import files as table_files
 
     monkeypatch.setattr(table_files, "ROWS_PER_BATCH", 7)
     (file,) = read_table_log(folder).events
@@ -617,7 +617,7 @@ def test_ready_histories_in_the_users_table_are_looked_for_there(folder: Path) -
 # With the whole preparation behind it.
 
 
-def prepared(folder: Path, out: Path) -> EventLog:
+def prepared(folder: Path, out: Path) -> StoredDataset:
     return prepare(read_table_log(folder), out)
 
 

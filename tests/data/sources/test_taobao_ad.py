@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from decoding import decoded_rows
 
-from limerank.data.eventlog import EventLog
-from limerank.data.prepare import prepare
-from limerank.data.raw import RawLog
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import RawLog
 from limerank.data.sources import taobao_ad
 from limerank.data.sources.taobao_ad import compare_with_published, read_taobao_ad
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.schema import Kind, Role
 
@@ -204,7 +204,7 @@ def test_the_command(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert facts["events"] == 380
     assert any("test.csv is not the official file" in note for note in facts["notes"])
-    log = EventLog.open(tmp_path / "out")
+    log = StoredDataset.open(tmp_path / "out")
     assert log.schema.split.select_on_test
     assert set(log.column("requests/part").tolist()) == {0, 2}
 
@@ -254,4 +254,6 @@ def test_vocabularies_follow_the_published_rule(tmp_path: Path, monkeypatch: pyt
     carved = compare_with_published(prepare(raw, tmp_path / "carved"))
     assert not any(line.startswith("WARNING") for line in carved)
     monkeypatch.setitem(taobao_ad.PUBLISHED_SIZES, "pid", 3)
-    assert "WARNING: vocabulary of pid: 4, published are 3" in compare_with_published(EventLog.open(tmp_path / "whole"))
+    assert "WARNING: vocabulary of pid: 4, published are 3" in compare_with_published(
+        StoredDataset.open(tmp_path / "whole")
+    )

@@ -15,16 +15,16 @@ from typing import Any
 
 import polars as pl
 
-from limerank.data.download import download
-from limerank.data.raw import EventFile, RawLog
+from limerank.data.fetch.download import download
+from limerank.data.fetch.unpack import unpack
+from limerank.data.fetch.web import Patience, fetch_text
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.sources.folders import check_folder
 from limerank.data.sources.lazy_events import column_names, count_lines, lazy_events
-from limerank.data.sources.places import check_folder
-from limerank.data.unpack import unpack
-from limerank.data.web import Patience, fetch_text
 from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.progress import Progress
-from limerank.protocols import Days
 from limerank.schema import Feature, Kind, Role, Schema, Task
+from limerank.splits import Days
 
 RECORD = "https://zenodo.org/api/records/10439422"
 ARCHIVE = "KuaiRand-1K.tar.gz"

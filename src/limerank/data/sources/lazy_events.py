@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from limerank.data.raw import ROWS_PER_BATCH, EventFile
+from limerank.data.raw.log import ROWS_PER_BATCH, EventFile
 from limerank.errors import DataError
 
 FIX = "check that the file is whole"

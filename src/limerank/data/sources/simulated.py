@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from limerank import files
-from limerank.data.raw import EventFile, RawLog
-from limerank.protocols import GlobalTime
+from limerank.data.raw.log import EventFile, RawLog
 from limerank.schema import Feature, Kind, Role, Schema, Task
+from limerank.splits import GlobalTime
 
 FIRST_MIDNIGHT_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 DAY_MS = 86_400_000

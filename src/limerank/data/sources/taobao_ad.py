@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from limerank.data.raw import EventFile, RawLog
+from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.sources.folders import check_folder
 from limerank.data.sources.lazy_events import column_names, lazy_events
-from limerank.data.sources.places import check_folder
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Progress
-from limerank.protocols import ByColumn
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
+from limerank.splits import ByColumn
 
 if TYPE_CHECKING:
-    from limerank.data.eventlog import EventLog
+    from limerank.data.store.dataset import StoredDataset
 
 COLUMNS = (
     "clk", "btag_his", "cate_his", "brand_his", "userid", "cms_segid", "cms_group_id", "final_gender_code", "age_level",
@@ -119,7 +119,7 @@ def read_taobao_ad(
     return RawLog(taobao_schema(), events, None, None, origin, notes=tuple(dict.fromkeys(notes)))
 
 
-def compare_with_published(log: EventLog) -> list[str]:
+def compare_with_published(log: StoredDataset) -> list[str]:
     """One line per vocabulary of a prepared dataset: as published, or a warning that names the difference.
 
     Published sizes count all training rows, so they can be met only where no validation part was carved from them.

@@ -1,4 +1,4 @@
-"""A XOR layer in one pass over the history, for inference and training; equal to the module in `limerank.nn.xor`."""
+"""A XOR layer in one pass over the history, for inference and training; equal to the module `nn.layers.xor`."""
 
 from limerank.ops.xor_layer.fused import fused_xor_layer, fused_xor_stack
 from limerank.ops.xor_layer.training import source_pass, streams

@@ -1,0 +1,1 @@
+"""How fast: operations, data, models, threads; ratios measured in one process."""

@@ -1,0 +1,1 @@
+"""What is in a dataset, and checks of what usually goes wrong."""

@@ -1,0 +1,1 @@
+"""Everything behind `limerank init`: a description drafted from the files themselves."""

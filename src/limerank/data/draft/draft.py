@@ -1,0 +1,97 @@
+"""What was decided about a log that nobody has described yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limerank.data.draft.columns import ColumnFacts
+from limerank.data.draft.roles import Decision, Label
+from limerank.data.raw.bad_rows import MOST_BAD_SHARE
+from limerank.data.raw.location import shown
+from limerank.data.sources.table.files import Dialect
+from limerank.schema import TimeUnit
+
+
+def is_rare(rows: NDArray[np.bool_]) -> bool:
+    """Whether these rows are few enough of all for `prepare` to drop them."""
+    return int(rows.sum()) <= MOST_BAD_SHARE * len(rows)
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """The values of one column that `prepare` refuses."""
+
+    column: str
+    looks_like: str
+    """What the column would be without them."""
+    rows: NDArray[np.bool_]
+    first: str
+    """Where the first is: `line 522`."""
+    value: object
+    problem: str
+
+    @property
+    def count(self) -> int:
+        """How many rows have one."""
+        return int(self.rows.sum())
+
+    @property
+    def text(self) -> str:
+        """`looks like seconds, except line 522: 'yesterday'`."""
+        place = f"{self.first}, where it is empty" if self.value is None else f"{self.first}: {shown(self.value)}"
+        if not is_rare(self.rows):
+            return f"{self.problem} in {self.count:,} rows, which prepare refuses (first {place})"
+        return f"looks like {self.looks_like}, except {f'{self.count:,} rows, first ' if self.count > 1 else ''}{place}"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The column chosen for a key of the description, if one was found, and what to say about it."""
+
+    column: ColumnFacts | None = None
+    comment: str = ""
+    check: str = ""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """All that was decided about a log."""
+
+    tables: dict[str, str]
+    """The path of each table, as it was given."""
+    dialect: Dialect
+    sample: str
+    """What was looked at."""
+    whole: bool
+    """Whether that was every row."""
+    user: Chosen
+    item: Chosen
+    time: Chosen
+    time_unit: TimeUnit
+    request: Chosen
+    features: tuple[Decision, ...]
+    labels: tuple[Label, ...]
+    split_per_user: str
+    """Why to split per user rather than by time; empty when by time is fine."""
+    unfit: dict[str, str]
+    """Tables that do not fit the log, and why."""
+    display: ColumnFacts | None = None
+    """What people call an item."""
+    oddities: tuple[Oddity, ...] = ()
+    """What `prepare` will refuse."""
+
+    @property
+    def todo(self) -> tuple[str, ...]:
+        """The keys a person has to fill in before the log can be prepared."""
+        found = {"user_id": self.user.column, "item_id": self.item.column, "time": self.time.column}
+        missing = [key for key, column in found.items() if column is None]
+        return (*missing, *([] if self.labels else ["tasks"]))
+
+    @property
+    def bad_rows(self) -> int:
+        """How many of the rows that were looked at `prepare` can drop; none when there are too many for that."""
+        bad = np.logical_or.reduce([oddity.rows for oddity in self.oddities] or [np.zeros(0, dtype=bool)])
+        return int(bad.sum()) if is_rare(bad) else 0

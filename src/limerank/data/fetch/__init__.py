@@ -1,0 +1,1 @@
+"""Public logs from their owners' servers: download, check, unpack."""

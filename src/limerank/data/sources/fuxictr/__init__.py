@@ -1,0 +1,1 @@
+"""Inputs of FuxiCTR and LongCTR."""

@@ -1,0 +1,1 @@
+"""MovieLens, in the layouts of its releases."""

@@ -1,0 +1,1 @@
+"""Your own log: CSV or Parquet files and the description that says what they mean."""

@@ -1,0 +1,1 @@
+"""Opened datasets: flat columns on disk, pointers to histories, encoders."""

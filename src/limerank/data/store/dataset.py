@@ -1,0 +1,291 @@
+"""The on-disk event log: every event once, in flat typed columns sorted by (user, time); a request is a pointer.
+
+dataset.json            manifest: schema, counts, origin, segments, files with their hashes, fingerprint
+encoders.json           vocabularies, buckets and hashes, fitted on the training part
+parts/N.npy             the part of every request
+segments/N/             events that were added together; the first by `prepare`, the others by `append`
+  item_ids.arrow        external ids by row, and what people call them where the schema has a `display`; row 0 of the
+                        first segment is the unknown item (likewise user_ids.arrow)
+  items/, users/        encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
+  events/               item, time, event.NAME, context.NAME, label.TASK, truth.TASK
+  requests/             user, start (R + 1), history_end; and user_offsets
+  bad_rows.N.csv        rows that cannot be read, where the description says on_bad_rows: drop
+  histories/, history_items/   only where histories were ready-made: item, event.NAME; and what their items are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from limerank import files
+from limerank.batch import Features, Jagged
+from limerank.config import validate
+from limerank.data.store.bad_rows import PATTERN, BadRows
+from limerank.data.store.column_files import map_column
+from limerank.data.store.encoders import Encoders
+from limerank.errors import DataError
+from limerank.schema import Kind, Role, Schema
+from limerank.splits import Part
+
+MANIFEST, ENCODERS = "dataset.json", "encoders.json"
+FORMAT = "limerank-dataset-2"
+FIX = "prepare the dataset again"
+UNKNOWN_ROW = 0
+
+Ints = NDArray[np.int64]
+
+
+class SegmentFacts(BaseModel):
+    """One segment: where it is and how much it adds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    events: int
+    requests: int
+    items: int
+    users: int
+    history_items: int = 0
+
+
+class Manifest(BaseModel):
+    """All that is known of a prepared dataset besides its columns."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str
+    fingerprint: str
+    origin: dict[str, Any]
+    dataset_schema: Schema
+    dropped: dict[str, int]
+    notes: list[str]
+    """What a person should know of how the log was read."""
+    bad_rows: list[BadRows] = []
+    """What was set aside because it cannot be read; not among `dropped`."""
+    first_time: int | None
+    last_time: int | None
+    segments: list[SegmentFacts]
+    parts: str
+    grown_from: list[str]
+    """Fingerprints this dataset had before events were appended."""
+    files: list[files.FileRecord]
+    before: Manifest | None = None
+    """The state before the last append, for undoing it; what was before that is not kept."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Events, requests, and rows of the item and user tables (the unknown row included)."""
+        counted = ("events", "requests", "items", "users", "history_items")
+        return {name: sum(getattr(one, name) for one in self.segments) for name in counted}
+
+
+class SegmentedColumn:
+    """Columns of several segments read as one."""
+
+    def __init__(self, pieces: list[NDArray[Any]]) -> None:
+        self.pieces = pieces
+        self.first = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        values = np.empty(rows.shape, dtype=np.result_type(*self.pieces))
+        for place, piece in enumerate(self.pieces):
+            inside = (rows >= self.first[place]) & (rows < self.first[place + 1])
+            values[inside] = piece[rows[inside] - self.first[place]]
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.concatenate(self.pieces).astype(dtype) if dtype else np.concatenate(self.pieces)
+
+    def astype(self, dtype: Any) -> NDArray[Any]:
+        """The whole column in memory."""
+        return np.asarray(self).astype(dtype)
+
+    def tolist(self) -> list[Any]:
+        """The whole column as a list."""
+        return list(np.asarray(self).tolist())
+
+
+Column = NDArray[Any] | SegmentedColumn
+
+
+class StoredDataset:
+    """A prepared dataset, opened read-only and memory-mapped; any number of processes may do so at once."""
+
+    def __init__(self, path: Path, manifest: Manifest, encoders: Encoders) -> None:
+        self.path = path
+        self._inode = path.stat().st_ino
+        self.manifest = manifest
+        self.schema = manifest.dataset_schema
+        self.encoders = encoders
+
+    @classmethod
+    def open(cls, path: Path, *, check_hashes: bool = False) -> StoredDataset:
+        """Open a dataset; a damaged or half-written one is refused with the file named."""
+        manifest = read_manifest(path)
+        files.check_files(path, manifest.files, DataError, FIX, hashes=check_hashes)
+        where = path / ENCODERS
+        encoders = validate(Encoders, files.read_json(where, DataError, FIX), str(where), DataError)
+        return cls(path, manifest, encoders)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over content and meaning; two datasets with the same one train the same."""
+        return self.manifest.fingerprint
+
+    @property
+    def segments(self) -> list[Path]:
+        """The folders of the segments."""
+        return [self.path / one.name for one in self.manifest.segments]
+
+    def path_of(self, bad: BadRows) -> Path:
+        """The file with rows that were set aside; a merge may have moved it."""
+        return next(path for segment in self.segments if (path := segment / bad.file).is_file())
+
+    def set_aside(self) -> list[dict[str, Any]]:
+        """What was set aside because it cannot be read, for machines."""
+        return [bad.model_dump() | {"file": str(self.path_of(bad))} for bad in self.manifest.bad_rows]
+
+    def with_places(self, notes: Iterable[str]) -> list[str]:
+        """Notes as they are, but those on rows that were set aside say where these are now."""
+        said = {bad.text: f"{bad.text}; they are in {self.path_of(bad)}" for bad in self.manifest.bad_rows}
+        return [said.get(note, note) for note in notes]
+
+    def column(self, name: str) -> Any:
+        """A column by its path without the ending, for example `events/time`; mapped, not read.
+
+        Columns of requests count events and requests through all segments.
+        """
+        if name == "requests/part":
+            return self._map(self.path / f"{self.manifest.parts}.npy")
+        pieces = self.pieces(name)
+        if len(pieces) == 1:
+            return pieces[0]
+        if name in ("requests/start", "requests/history_end"):
+            first = np.concatenate([[0], np.cumsum([one.events for one in self.manifest.segments])])
+            moved = [piece.astype(np.int64) + base for piece, base in zip(pieces, first[:-1], strict=True)]
+            if name == "requests/start":
+                moved = [piece[:-1] for piece in moved[:-1]] + [moved[-1]]
+            return np.concatenate(moved)
+        return np.concatenate(pieces) if name.startswith("requests/") else SegmentedColumn(pieces)
+
+    def pieces(self, name: str) -> list[NDArray[Any]]:
+        """A column as each segment holds it."""
+        return [self._map(segment / f"{name}.npy") for segment in self.segments]
+
+    @cached_property
+    def item_table(self) -> Features:
+        """Encoded item features of the whole catalog, by item row."""
+        return self._features(Role.ITEM, "items")
+
+    @cached_property
+    def user_table(self) -> Features:
+        """Encoded user features, by user row."""
+        return self._features(Role.USER, "users")
+
+    @cached_property
+    def history_items(self) -> Features | None:
+        """The items of ready-made histories that are known by some features only; else they are in the catalog."""
+        spec = self.schema.histories
+        return self._features(Role.ITEM, "history_items") if spec is not None and spec.items else None
+
+    @cached_property
+    def item_ids(self) -> pl.Series:
+        """External item ids by row; the first stands for the unknown item and is empty."""
+        return self._ids("item_ids.arrow")
+
+    @cached_property
+    def user_ids(self) -> pl.Series:
+        """External user ids by row; the first stands for the unknown user and is empty."""
+        return self._ids("user_ids.arrow")
+
+    @property
+    def item_displays(self) -> pl.Series | None:
+        """What people call items, by row, empty where nobody says; None unless the schema names a display column."""
+        return None if self.schema.display is None else self._ids("item_ids.arrow", "display")
+
+    def requests_in(self, part: Part) -> Ints:
+        """The numbers of the requests of one part, in stored order."""
+        return np.flatnonzero(self.column("requests/part") == part.code)
+
+    def role_columns(self, role: Role) -> list[Column]:
+        """The event or context columns, in batch order."""
+        return [self.column(f"events/{role.value}.{encoder.name}") for encoder in self.encoders.of(role)]
+
+    def _map(self, path: Path) -> NDArray[Any]:
+        """A file of this dataset; another dataset that took its place meanwhile is never mixed with it."""
+        try:
+            if self.path.stat().st_ino != self._inode:
+                raise FileNotFoundError
+            return map_column(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: this dataset was replaced while it was open; open it again") from None
+
+    def _ids(self, name: str, column: str = "id") -> pl.Series:
+        return pl.concat([pl.read_ipc(segment / name)[column] for segment in self.segments])
+
+    def _features(self, role: Role, folder: str) -> Features:
+        encoders = self.encoders.of(role)
+        single = [e for e in encoders if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
+        indices = torch.empty(self.manifest.counts[folder], len(single), dtype=torch.long)
+        for place, encoder in enumerate(single):
+            indices[:, place] = torch.from_numpy(np.asarray(self.column(f"{folder}/{encoder.name}")).astype(np.int64))
+        return Features(
+            indices,
+            tuple(self._lists(f"{folder}/{e.name}") for e in encoders if e.kind is Kind.MULTI_VALUED),
+            tuple(
+                torch.from_numpy(np.concatenate(self.pieces(f"{folder}/{e.name}")))
+                for e in encoders
+                if e.kind is Kind.VECTOR
+            ),
+        )
+
+    def _lists(self, name: str) -> Jagged:
+        values = [piece.astype(np.int64) for piece in self.pieces(f"{name}.values")]
+        lengths = [np.diff(piece.astype(np.int64)) for piece in self.pieces(f"{name}.offsets")]
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a dataset says of itself; its other files are not looked at."""
+    if not path.is_dir():
+        what = "is a file, not a dataset" if path.is_file() else "no dataset here"
+        for old in files.replaced_versions(path):
+            raise DataError(f"{path}: an interrupted --overwrite left the dataset as {old}; rename it back")
+        raise DataError(f"{path}: {what}; make one with `limerank prepare` (simulated, table, movielens, ...)")
+    if not (path / MANIFEST).exists() and not (path / ENCODERS).exists():
+        raise DataError(f"{path}: holds no {MANIFEST}, so it is not a dataset; prepare it first: limerank prepare")
+    values = files.read_json(path / MANIFEST, DataError, FIX)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
+    return validate(Manifest, values, str(path / MANIFEST), DataError)
+
+
+def fingerprint_of(manifest: Manifest, records: list[files.FileRecord]) -> str:
+    """A hash over the meaning of a dataset and the content of its files; rows that were set aside are no part of it."""
+    schema = manifest.dataset_schema.model_dump_json()
+    counted = [record for record in records if not Path(record.path).match(PATTERN)]
+    return files.digest_of(schema, *(f"{record.path} {record.sha256}" for record in counted))
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Record every file of a dataset that is being written, fingerprint it and write the manifest last."""
+    records = [record for record in files.record_files(folder) if record.path != MANIFEST]
+    sealed = manifest.model_copy(update={"files": records, "fingerprint": fingerprint_of(manifest, records)})
+    files.write_json(folder / MANIFEST, sealed.model_dump(mode="json"))
+    return sealed

@@ -1,0 +1,105 @@
+"""Where the history of each request stands: ranges of rows, oldest first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limerank.batch import Features
+from limerank.data.store.dataset import Column, StoredDataset
+from limerank.data.store.ranges import Ranges
+from limerank.schema import Role
+
+Ints = NDArray[np.int64]
+UNLIMITED = 2**62
+
+
+class HistoryIndex:
+    """Pointers to histories. Those that follow from time are a user's earlier events, one range per segment.
+
+    Ready-made ones are one explicit range each. `item`, `events` and `time` are the columns the ranges point into (of
+    ready-made ones nobody knows the times), and `table` holds the items they name.
+    """
+
+    def __init__(self, dataset: StoredDataset) -> None:
+        self.limit = dataset.schema.max_history or UNLIMITED
+        self.ready_made = dataset.schema.histories is not None
+        folder = "histories" if self.ready_made else "events"
+        self.item: Column = dataset.column(f"{folder}/item")
+        self.events: list[Column] = [
+            dataset.column(f"{folder}/event.{e.name}") for e in dataset.encoders.of(Role.EVENT)
+        ]
+        self.time: Column | None = None if self.ready_made else dataset.column("events/time")
+        self.table: Features = dataset.history_items if dataset.history_items is not None else dataset.item_table
+        self._timed = dataset.schema.time is not None
+        self._user = dataset.column("requests/user")
+        self._end = dataset.column("requests/history_end")
+        self._users = dataset.manifest.counts["users"]
+        facts = dataset.manifest.segments
+        self._first_event = np.concatenate([[0], np.cumsum([one.events for one in facts])])
+        self._first_request = np.concatenate([[0], np.cumsum([one.requests for one in facts])])
+        if self.ready_made:
+            self._start = dataset.column("requests/history_start")
+        else:
+            self._user_offsets = dataset.pieces("requests/user_offsets")
+
+    def lengths(self, requests: Ints, most: int) -> Ints:
+        """How many events of history each request keeps."""
+        start, end = self._ranges(requests, most)
+        total: Ints = (end - start).sum(1)
+        return total
+
+    def rows(self, requests: Ints, most: int) -> tuple[Ranges, Ints]:
+        """The rows of the histories of these requests, end to end, and the offsets between requests."""
+        return _flat(*self._ranges(requests, most))
+
+    def rows_of_users(self, most: int) -> tuple[Ranges, Ints]:
+        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one."""
+        if not self.ready_made:
+            users = np.arange(self._users)
+            after_all = np.full(len(users), len(self._user_offsets))
+            return _flat(*self._ranges_of(users, after_all, None, most))
+        last = np.full(self._users, -1, dtype=np.int64)
+        if self._timed:
+            last[self._user] = np.arange(len(self._user))  # a user's requests stand in order of time
+        else:
+            length = self._end.astype(np.int64) - self._start
+            order = np.lexsort((np.arange(len(length)), length))
+            last[self._user[order]] = order  # the longest: nothing tells which is the latest
+        known = last >= 0
+        start, end = np.zeros((2, self._users, 1), dtype=np.int64)
+        start[known], end[known] = self._ranges(last[known], most)
+        return _flat(start, end)
+
+    def _ranges(self, requests: Ints, most: int) -> tuple[Ints, Ints]:
+        """Start and end [requests, segments]; the last `most` events count."""
+        if self.ready_made:
+            end = self._end[requests].astype(np.int64)
+            start = np.maximum(self._start[requests].astype(np.int64), end - min(most, self.limit))
+            return start[:, None], end[:, None]
+        segment = np.searchsorted(self._first_request, requests, side="right") - 1
+        return self._ranges_of(self._user[requests], segment, self._end[requests].astype(np.int64), most)
+
+    def _ranges_of(
+        self, user: NDArray[np.integer], segment: Ints, own_end: Ints | None, most: int
+    ) -> tuple[Ints, Ints]:
+        left = np.full(len(user), min(most, self.limit), dtype=np.int64)
+        starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
+        ends = np.empty_like(starts)
+        for place in reversed(range(len(self._user_offsets))):
+            offsets, base = self._user_offsets[place], self._first_event[place]
+            there = np.minimum(user, len(offsets) - 2).astype(np.int64)  # users of later segments have no events here
+            start = offsets[there].astype(np.int64) + base
+            end = np.where(user < len(offsets) - 1, offsets[there + 1].astype(np.int64) + base, start)
+            end = np.where(segment > place, end, start)
+            if own_end is not None:
+                end = np.where(segment == place, own_end, end)
+            starts[:, place] = np.maximum(start, end - left)
+            ends[:, place] = end
+            left -= end - starts[:, place]
+        return starts, ends
+
+
+def _flat(start: Ints, end: Ints) -> tuple[Ranges, Ints]:
+    ranges = Ranges(start.ravel(), end.ravel())
+    return ranges, ranges.offsets[:: start.shape[1]]

@@ -1,0 +1,1 @@
+"""Layers with parameters: attention, sequence encoders, XOR layers."""

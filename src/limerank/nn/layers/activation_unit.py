@@ -1,0 +1,75 @@
+"""The activation unit of DIN: how strongly each event speaks for a candidate, by an MLP on both and their interplay.
+
+    a_cj = MLP[T_c; E_j; T_c - E_j; T_c * E_j]
+
+The first layer never sees the concatenation. With its weight in four parts W_t, W_e, W_d, W_p,
+
+    z_cj = (W_t + W_d) T_c + b  +  ((W_e - W_d) + W_p diag(T_c)) E_j
+
+the first term belongs to the item and is cached in its row. The matrix of the second is made once per candidate and
+does for a pair both what only E_j and what T_c * E_j contribute, so a pair costs one product of width d, not 4 d.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.nn.layers.dice import Dice
+
+Activation = Literal["relu", "dice"]
+EVENTS_PER_BLOCK, PAIRS_PER_BLOCK = 512, 2048
+"""Pairs whose hidden layers are alive at once when one request is served: few enough to stay in a cache."""
+
+
+class ActivationUnit(nn.Module):
+    """The MLP, with its first layer in parts."""
+
+    def __init__(self, width: int, hidden: tuple[int, ...], activation: Activation, *, bias: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(4 * width, hidden[0])
+        self.later = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(hidden))
+        self.last = nn.Linear(hidden[-1], 1, bias=bias)
+        self.dice = nn.ModuleList(Dice(size) for size in hidden) if activation == "dice" else None
+
+    def item_share(self, items: Tensor) -> Tensor:
+        """(W_t + W_d) T + b [n, hidden]."""
+        target, _, difference, _ = self.first.weight.chunk(4, 1)
+        return functional.linear(items, target + difference, self.first.bias)
+
+    def pair_matrices(self, items: Tensor) -> Tensor:
+        """(W_e - W_d) + W_p diag(T_c), transposed and side by side: from T [..., q, d] to [..., d, q * hidden]."""
+        _, event, difference, product = self.first.weight.chunk(4, 1)
+        scaled = torch.addcmul((event - difference).T[:, None], items.mT[..., None], product.T[:, None])
+        return scaled.flatten(-2)
+
+    def padded(self, items: Tensor, share: Tensor, history: Tensor, real: Tensor) -> Tensor:
+        """a [B, N, q] from T [B, q, d], its share [B, q, hidden], E [B, N, d] and which pairs are `real` [B, N, q]."""
+        first = (history @ self.pair_matrices(items)).unflatten(2, share.shape[1:]) + share[:, None]
+        return self._after_first(first, real)
+
+    def one(self, items: Tensor, share: Tensor, history: Tensor) -> Tensor:
+        """a [N, q] of one request, for predicting: block by block over the history."""
+        matrices, biases = self.pair_matrices(items), share.flatten()
+        parts = [
+            self._after_first(torch.addmm(biases, part, matrices).unflatten(1, share.shape))
+            for part in history.split(EVENTS_PER_BLOCK)
+        ]
+        return torch.cat(parts)
+
+    def _after_first(self, first: Tensor, real: Tensor | None = None) -> Tensor:
+        hidden = self._activate(first, 0, real)
+        for place, layer in enumerate(self.later, start=1):
+            hidden = self._activate(layer(hidden), place, real)
+        weights: Tensor = self.last(hidden)
+        return weights.squeeze(-1)
+
+    def _activate(self, rows: Tensor, layer: int, real: Tensor | None) -> Tensor:
+        if self.dice is not None:
+            activated: Tensor = self.dice[layer](rows, real)
+            return activated
+        return functional.relu(rows) if torch.is_grad_enabled() else rows.relu_()

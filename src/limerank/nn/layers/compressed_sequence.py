@@ -1,0 +1,49 @@
+"""Keys and values of r mixtures of a history's events (Linformer; LREA uses the same).
+
+    K' = P_K^T (LN(E) W_K),   V' = P_V^T (LN(E) W_V)         P_K, P_V [places, r], place 0 is the newest event
+
+A product is associative: the mixtures are made before the projection, (P^T LN(E)) W, so that r rows are projected and
+not N. The bias comes along as a column of ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.nn.layers.attention import HeadProjection, split_heads
+from limerank.ops.linear_attention import append_one
+from limerank.ops.recent_projection import project_recent
+
+
+class CompressedSequence(nn.Module):
+    """K' [B, r, H, d_a] and V' [B, r, H, v] of each request; an empty history gives zeros.
+
+    `weights` [places, 2r] holds P_K and P_V side by side, or [places, r] one for both.
+
+    The event at place p starts in mixture p mod r, of keys as of values: a history of up to r events starts unmixed, as
+    it is. docs/rankers/linear-attention.md compares this with a random projection.
+    """
+
+    def __init__(self, projection: HeadProjection, rank: int, places: int, *, shared: bool) -> None:
+        super().__init__()
+        self.projection = projection
+        start = torch.eye(rank).repeat(-(-places // rank), 1)[:places]
+        self.weights = nn.Parameter(start if shared else start.repeat(1, 2))
+        self.rank = rank
+
+    def value_weights(self) -> Tensor:
+        """P_V [places, r]."""
+        return self.weights[:, -self.rank :]
+
+    def forward(self, history: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        mixtures = project_recent(append_one(self.projection.norm(history)), offsets, self.weights)
+        of_keys, of_values = mixtures[:, : self.rank], mixtures[:, -self.rank :]
+        linear, outputs = self.projection.linear, self.projection.outputs
+        matrix = torch.cat([linear.weight, linear.bias[:, None]], dim=1)
+        keys, values = (
+            split_heads(functional.linear(rows, part), self.projection.heads)
+            for rows, part in zip((of_keys, of_values), matrix.split(outputs), strict=True)
+        )
+        return keys, values

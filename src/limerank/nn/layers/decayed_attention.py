@@ -1,0 +1,48 @@
+"""A layer of decayed linear attention over a history (Lightning Attention, TransNormerLLM).
+
+Every head has a state that each event decays by lambda_h:
+
+    q, k, v = SiLU(LN(x) W_Q, W_K, W_V),   g = sigmoid(LN(x) W_G)
+    x_i <- x_i + (g_i * RMSNorm(q_i sum_(j <= i) lambda_h^(i - j) k_j v_j^T)) W_O
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.nn.layers.attention import EPSILON, HeadProjection
+from limerank.ops.jagged import pad, unpad
+from limerank.ops.linear_attention import decayed_causal
+
+
+def decay_rates(heads: int, layer: int, layers: int, strength: float) -> Tensor:
+    """-log lambda_h = strength h / H (1 - layer / layers), both counted from 0: head 0 forgets nothing."""
+    return torch.arange(heads) * (strength / heads * (1 - layer / layers))
+
+
+class DecayedAttention(nn.Module):
+    """x [sum_n, d], jagged, to the same shape; an event sees itself and what came before it."""
+
+    rates: Tensor
+
+    def __init__(self, width: int, heads: int, query_key_width: int, rates: Tensor, sharpness: float) -> None:
+        super().__init__()
+        self.project = HeadProjection(width, heads, query_key_width, query_key_width, width, width)
+        self.norm = nn.RMSNorm(width, eps=EPSILON)
+        self.to_output = nn.Linear(width, width, bias=False)
+        self.register_buffer("rates", rates, persistent=False)
+        rotation = nn.init.orthogonal_(torch.empty(query_key_width, width))
+        self.project.start_from(sharpness * rotation)
+        with torch.no_grad():
+            self.project.linear.weight[query_key_width : 2 * query_key_width].copy_(rotation)
+
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        queries, keys, values, gate = self.project(rows)
+        (queries, places), (keys, _), (values, _) = (
+            pad(functional.silu(part), offsets) for part in (queries, keys, values)
+        )
+        mixed = unpad(decayed_causal(queries, keys, values, self.rates), places)
+        output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * self.norm(mixed.flatten(1)))
+        return output
