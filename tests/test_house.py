@@ -31,7 +31,7 @@ ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
     "nn": {"ops", "schema", "batch", "errors"},
-    "models": {"nn", "ops", "schema", "batch", "errors", "config"},
+    "models": {"nn", "ops", "schema", "batch", "errors", "config", "typed"},
     "data.store": GROUND,
     "data.batches": STORE,
     "data.raw": {"data.store", *GROUND},

@@ -10,9 +10,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from limerank.splits import ByColumn, GlobalTime, Split
+from limerank.typed import Typed
 
 PADDING_INDEX = 0
 UNKNOWN_INDEX = 1
@@ -52,11 +53,7 @@ class TimeUnit(StrEnum):
     ISO = "iso"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Feature(_Strict):
+class Feature(Typed):
     """One feature of the raw log."""
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -92,7 +89,7 @@ class Feature(_Strict):
         return self
 
 
-class Task(_Strict):
+class Task(Typed):
     """One binary label to predict."""
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -108,7 +105,7 @@ class Task(_Strict):
         return self.column or self.name
 
 
-class Histories(_Strict):
+class Histories(Typed):
     """Histories that stand ready-made in the rows of a log, as lists of equal length, instead of following from time.
 
     Their elements are items of the catalog (`item_ids`), or known only by some item features (`items`: feature name to
@@ -138,7 +135,7 @@ class Histories(_Strict):
         return self
 
 
-class Schema(_Strict):
+class Schema(Typed):
     """The meaning of a raw log: which columns identify, which describe and which are to be predicted."""
 
     user_id: str = "user_id"
@@ -220,7 +217,7 @@ class Schema(_Strict):
         return tuple(sorted(chosen, key=lambda feature: order.get(feature.kind, 0)))
 
 
-class EncodedFeature(_Strict):
+class EncodedFeature(Typed):
     """A feature after its vocabulary or buckets are fitted: all a ranker needs to know of it."""
 
     name: str
@@ -228,7 +225,7 @@ class EncodedFeature(_Strict):
     size: int = Field(ge=1, description="number of indices, padding and unknown included; the width of a vector")
 
 
-class FeatureSpace(_Strict):
+class FeatureSpace(Typed):
     """The encoded features of a dataset, by role, in the order their index columns have in a batch."""
 
     item: tuple[EncodedFeature, ...]

@@ -1,4 +1,4 @@
-"""Named split protocols: which requests train, which select and which test. Each is a small typed value.
+"""How a log is split: which requests train, which select and which test. Each is a small typed value.
 
 Validation is carved from the end of the training part. `select_on_test` carves nothing: the ranker is then chosen by
 its test metrics, as public leaderboards do, and every run on such a dataset records it.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from limerank.typed import Typed
 
 NO_PART = 3  # the code of requests that are history only
 
@@ -27,13 +29,11 @@ class Part(StrEnum):
         return list(Part).index(self)
 
 
-class _Protocol(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Rule(Typed):
     select_on_test: bool = Field(default=False, description="carve no validation part and select on the test part")
 
 
-class GlobalTime(_Protocol):
+class GlobalTime(_Rule):
     """The last part of the log by time is the test set, the part before it validation; fractions of the requests."""
 
     protocol: Literal["global_time"] = "global_time"
@@ -41,7 +41,7 @@ class GlobalTime(_Protocol):
     test_fraction: float = Field(default=0.1, gt=0, lt=0.5)
 
 
-class Days(_Protocol):
+class Days(_Rule):
     """Whole days: the last `test_days` test; training is everything before, or only the first `train_days`.
 
     Validation is the last `validation_days` of the training days. Days in between belong to no part: their events are
@@ -55,7 +55,7 @@ class Days(_Protocol):
     utc_offset_hours: float = Field(default=0, ge=-12, le=14, description="where midnight is")
 
 
-class LastEvents(_Protocol):
+class LastEvents(_Rule):
     """Per user: the last `test_events` events test, the `validation_events` before them select.
 
     A request is never cut in two: it belongs to a part only when all its events do.
@@ -66,7 +66,7 @@ class LastEvents(_Protocol):
     test_events: int = Field(default=1, ge=1)
 
 
-class LastFraction(_Protocol):
+class LastFraction(_Rule):
     """Per user: the last `test_fraction` of the user's events test, the `validation_fraction` before them select."""
 
     protocol: Literal["last_fraction"] = "last_fraction"
@@ -74,7 +74,7 @@ class LastFraction(_Protocol):
     test_fraction: float = Field(default=0.2, gt=0, lt=0.5)
 
 
-class ByColumn(_Protocol):
+class ByColumn(_Rule):
     """A column of the events says it. Rows whose value is listed nowhere belong to no part and are history only.
 
     Without `validation` values, `validation_fraction` of the training requests select: the latest ones, or, when the
@@ -96,11 +96,11 @@ class ByColumn(_Protocol):
         return self
 
 
-def _default_protocol(value: Any) -> Any:
+def _default_rule(value: Any) -> Any:
     return {"protocol": "global_time", **value} if isinstance(value, dict) else value
 
 
 Split = Annotated[
     Annotated[GlobalTime | Days | LastEvents | LastFraction | ByColumn, Field(discriminator="protocol")],
-    BeforeValidator(_default_protocol),
+    BeforeValidator(_default_rule),
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limerank.config import validate
 from limerank.errors import LimerankError, UsageError, did_you_mean
 from limerank.models.base import FoldedUser, ItemState, Ranker, RankerOptions, UserState
 from limerank.models.din import DINRanker
@@ -29,6 +28,7 @@ from limerank.models.truncated_mha import TruncatedMHARanker
 from limerank.models.ttsn import TTSNRanker
 from limerank.models.twin import TWINRanker
 from limerank.schema import FeatureSpace
+from limerank.typed import validate
 
 RANKERS: Mapping[str, type[Ranker]] = {
     ranker.name: ranker

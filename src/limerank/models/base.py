@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,14 +24,13 @@ from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
+from limerank.typed import Typed
 
 Family = Literal["two-tower", "target-attention", "sequence", "linear-attention", "lime"]
 
 
-class RankerOptions(BaseModel):
+class RankerOptions(Typed):
     """Options every ranker has; the same values make a comparison fair."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     width: int = Field(default=32, ge=1, description="d, the width of E and T")
     embedding_width: int = Field(default=16, ge=1, description="width of each attribute's embedding")

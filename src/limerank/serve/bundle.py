@@ -24,12 +24,12 @@ from safetensors.torch import load_file
 
 from limerank import files
 from limerank.batch import Features, Jagged
-from limerank.config import validate
 from limerank.data.store.encoders import Encoders
 from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.ids import IdMap
+from limerank.typed import validate
 
 FORMAT = "limerank-bundle-3"  # 1 had no times of events, 2 lost ids that were appended
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from limerank import files
-from limerank.config import validate
 from limerank.errors import BundleError, ConflictError, did_you_mean
 from limerank.serve.bundle import Bundle, BundleManifest, read_manifest
+from limerank.typed import validate
 
 ACTIVE, BUNDLES = "ACTIVE.json", "bundles"
 

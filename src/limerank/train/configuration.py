@@ -9,15 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from limerank.config import (
-    RunConfig,
-    TrainConfig,
-    apply_overrides,
-    parse_override,
-    problem_of_value,
-    read_yaml,
-    validate,
-)
+from limerank.config import RunConfig, TrainConfig, apply_overrides, parse_override, read_yaml
 from limerank.data.sources.table.read import DESCRIPTION, describes_a_log
 from limerank.data.store.dataset import MANIFEST
 from limerank.errors import UsageError, did_you_mean
@@ -25,6 +17,7 @@ from limerank.files import joined
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import PRESETS, complete
 from limerank.train.run import CONFIG, RECORD
+from limerank.typed import problem_of_value, validate
 
 PRESET_RANKER = "lime-mha"
 """What a preset trains unless `model.name` says otherwise."""

@@ -18,12 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from limerank import __version__, files
-from limerank.config import RunConfig, load_run_config, validate
+from limerank.config import RunConfig, load_run_config
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker
 from limerank.threads import available_cores
+from limerank.typed import validate
 
 CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
 FIX = "train the run again"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limerank.config import validate
+from limerank.typed import validate
 from limerank.data.build.parts import DAY_MS, Requests, assign
 from limerank.splits import NO_PART, Part
 from limerank.errors import DataError

@@ -28,13 +28,13 @@ from pydantic import BaseModel, ConfigDict
 
 from limerank import files
 from limerank.batch import Features, Jagged
-from limerank.config import validate
 from limerank.data.store.bad_rows import PATTERN, BadRows
 from limerank.data.store.column_files import map_column
 from limerank.data.store.encoders import Encoders
 from limerank.errors import DataError
 from limerank.schema import Kind, Role, Schema
 from limerank.splits import Part
+from limerank.typed import validate
 
 MANIFEST, ENCODERS = "dataset.json", "encoders.json"
 FORMAT = "limerank-dataset-2"

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from limerank.config import validate
 from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.files import read_json
+from limerank.typed import validate
 
 FEATURE_MAP = "feature_map.json"
 RENAMED_KEYS = {"na_value": "fill_na", "encoder": "feature_encoder"}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limerank.config import validate
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.fuxictr import files
 from limerank.data.sources.fuxictr.config import Column, Configuration, read_configuration
@@ -19,6 +18,7 @@ from limerank.data.sources.fuxictr.longctr import SEQUENCE, SEQUENCE_LENGTH, rea
 from limerank.data.sources.fuxictr.roles import Assignment, Constancy, assign_roles, find_constancy, pair_sequences
 from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.schema import Feature, Histories, Kind, Role, Schema
+from limerank.typed import validate
 
 USER_NAMES = ("group_id", "user_index", "user_id", "userid", "uid", "user")
 ITEM_NAMES = (

@@ -15,7 +15,7 @@ import polars as pl
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from limerank.config import RunConfig, read_yaml, validate
+from limerank.config import RunConfig, read_yaml
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.folders import check_folder, near
 from limerank.data.sources.table.files import (
@@ -33,6 +33,7 @@ from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.files import staged_directory, write_text
 from limerank.schema import Role, Schema
 from limerank.splits import ByColumn
+from limerank.typed import validate
 
 DESCRIPTION = "dataset.yaml"
 DESCRIPTION_ENDINGS = (".yaml", ".yml")
