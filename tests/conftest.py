@@ -13,18 +13,16 @@ import pytest
 import torch
 from hypothesis import settings
 from numerics import THREADS
+from publishing import publish_run
 
-from limerank.config import RunConfig, TrainConfig
-from limerank.data.build.prepare import prepare
+from limerank.api.dataset import Dataset
+from limerank.api.run import Run
+from limerank.api.training import train
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS, Ranker, build_ranker
-from limerank.progress import Progress
 from limerank.serve.engine import Engine
-from limerank.serve.publish import publish_run
-from limerank.train.run import Run
-from limerank.train.trainer import train
 
 SMALL = SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6, seed=3)
 MAX_HISTORY = 20
@@ -45,8 +43,8 @@ def raw_log() -> RawLog:
 
 
 @pytest.fixture(scope="session")
-def dataset(raw_log: RawLog, tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
-    return prepare(raw_log, tmp_path_factory.mktemp("data") / "dataset")
+def dataset(raw_log: RawLog, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.build(raw_log, out=tmp_path_factory.mktemp("data") / "dataset", quiet=True)
 
 
 @pytest.fixture(params=sorted(RANKERS))
@@ -66,9 +64,10 @@ class Runs(dict[str, Run]):
         self.folder = folder
 
     def __missing__(self, name: str) -> Run:
-        settings = TrainConfig(epochs=2, batch_requests=32, max_history=MAX_HISTORY)
-        config = RunConfig(dataset=self.dataset.path, model={"name": name}, train=settings, seed=1)
-        self[name] = train(config, self.folder / name, Progress(quiet=True))
+        out = self.folder / name
+        self[name] = train(
+            name, self.dataset, out=out, epochs=2, batch_requests=32, max_history=MAX_HISTORY, quiet=True
+        )
         return self[name]
 
 
@@ -82,7 +81,7 @@ def runs(dataset: StoredDataset, tmp_path_factory: pytest.TempPathFactory) -> di
 def store(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose active bundle is LIME-MHA in fp16."""
     path = tmp_path_factory.mktemp("stores") / "store"
-    publish_run(runs["lime-mha"], path, Progress(quiet=True))
+    publish_run(runs["lime-mha"], path)
     return path
 
 

@@ -14,7 +14,7 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.sources.table.read import Description, read_description
 from limerank.models import RANKERS
 from limerank.models.presets import PRESETS
-from limerank.train.configuration_text import render_configuration
+from limerank.training.configuration_text import render_configuration
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -26,7 +26,7 @@ GROUND = {
 }
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
-PRODUCT = {"ops", "nn", "models", "train", "serve", "report", *DATA}
+PRODUCT = {"ops", "nn", "models", "training", "serve", "report", *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -41,7 +41,7 @@ ALLOWED = {
     "data.sources": {"data.raw", "data.fetch", "data.store", *GROUND},
     "data.draft": {"data.raw", "data.sources", *GROUND},
     "data": set(),
-    "train": {"models", "data.describe", "data.sources", *STORE},
+    "training": {"models", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
     "report": GROUND,
     "bench": PRODUCT,

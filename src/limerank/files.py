@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from limerank.errors import ConflictError, LimerankError, UnavailableError
 
+AnyPath = str | os.PathLike[str]
+"""What people may pass where a path is asked for."""
 STAGING_MARK = ".staging-"
 OLD_MARK = "-old"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

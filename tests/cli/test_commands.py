@@ -17,9 +17,9 @@ import pytest
 import yaml
 from calling import answer, in_a_process, limerank, refusal
 
+from limerank.api.run import Run
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.table.read import write_table_log
-from limerank.train.run import Run
 
 
 def test_the_walk_by_hand(tmp_path: Path) -> None:

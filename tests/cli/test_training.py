@@ -17,13 +17,13 @@ import polars as pl
 import pytest
 from calling import answer, limerank, refusal
 
+from limerank.api.run import Run
 from limerank.config import TrainConfig
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.table.read import write_table_log
 from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics
-from limerank.train.news import duration, outcome
-from limerank.train.run import Run
+from limerank.training.news import duration, outcome
 
 EPOCH = re.compile(
     r"^epoch \d+ of 3: train loss \d\.\d{4}, validation NE \d\.\d{4}( \(best so far\))?, AUC \d\.\d{4}; "

@@ -75,7 +75,7 @@ def test_the_bundle_serves_the_same_story(walk: tuple[Path, dict[str, Any]]) -> 
     assert engine.bundle.manifest.id == facts["bundle"]
     moved = facts["moved_after_click"]
     event = Event(moved["clicked"], {"clicked": 1, "watched_fraction": 0.97})
-    ranking = engine.rank(moved["user"], context={"device": "phone", "hour": 20}, events=[event])
+    ranking = engine.answer(moved["user"], context={"device": "phone", "hour": 20}, events=[event])
     served = dict(zip(ranking.item_ids, ranking.probabilities[:, 0], strict=True))
     for item in moved["items"]:  # the score at that place: among ten thousand a neighbor may be a rounding away
         assert served[item["item"]] == pytest.approx(ranking.probabilities[item["after"] - 1, 0], abs=1e-6)

@@ -28,6 +28,7 @@ from dense_lime import (
 )
 from torch import Tensor
 
+from limerank.api.run import Run
 from limerank.batch import RequestBatch, UserInputs
 from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.config import RunConfig, TrainConfig
@@ -48,9 +49,8 @@ from limerank.progress import Progress
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.splits import Part
-from limerank.train.evaluate import evaluate, evaluation_loader
-from limerank.train.run import Run
-from limerank.train.trainer import train
+from limerank.training.evaluate import evaluate, evaluation_loader
+from limerank.training.trainer import train
 
 LENGTHS = [4, 0, 1, 17, 9]
 SMALL: dict[str, Any] = {"width": 16, "heads": 2, "links": 5}

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from calling import answer, limerank, refusal
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, load_run_config
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import BUDGET_OPTIONS, PRESETS, Preset, budget_options, overridden
-from limerank.train.configuration import load_configuration
-from limerank.train.run import Run
+from limerank.training.configuration import load_configuration
 
 TABLE = """
 Learning Rate       & 0.0001 & 0.001 & 0.0004

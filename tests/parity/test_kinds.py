@@ -8,7 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from publishing import publish_run
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.build.prepare import prepare
@@ -18,9 +20,8 @@ from limerank.models import RANKERS
 from limerank.progress import Progress
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
 from limerank.serve.engine import Engine
-from limerank.serve.publish import publish_run
 from limerank.splits import ByColumn, Part
-from limerank.train.trainer import train
+from limerank.training.trainer import train
 
 USERS, ITEMS = 12, 25
 
@@ -133,8 +134,8 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_served_scores_are_trained_scores(dataset: StoredDataset, name: str, tmp_path: Path) -> None:
     """For the users whose stored history is the one the bundle carries: forward equals the engine, item by item."""
     config = RunConfig(dataset=dataset.path, model={"name": name}, train=TrainConfig(epochs=1, max_history=50), seed=1)
-    run = train(config, tmp_path / "run", Progress(quiet=True))
-    engine = Engine(publish_run(run, tmp_path / "store", Progress(quiet=True), row_type="fp32"))
+    run = Run.of(train(config, tmp_path / "run", Progress(quiet=True)))
+    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
     ranker = run.ranker(dataset)
     loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=50)
     context = dataset.encoders.of(Role.CONTEXT)[0].name
@@ -155,7 +156,7 @@ def test_served_scores_are_trained_scores(dataset: StoredDataset, name: str, tmp
             items = ranker.encode_items(dataset.item_table)
             all_of_them = torch.tensor([0, len(dataset.item_table)])
             logits = ranker.score(ranker.interact(state, items, all_of_them), items, state, all_of_them)
-        ranking = engine.rank(user, context={context: value})
+        ranking = engine.answer(user, context={context: value})
         places = engine.bundle.item_ids.rows_of(ranking.item_ids)
         np.testing.assert_allclose(ranking.probabilities, logits.sigmoid().numpy()[places], atol=1e-5)
         assert len(ranking.item_ids) == ITEMS
@@ -165,9 +166,9 @@ def test_requests_in_the_log_score_like_requests_now(tmp_path: Path) -> None:
     """A request whose ready-made history the bundle holds: what evaluation computes is what the engine answers."""
     dataset = prepare(ready_log(), tmp_path / "d")
     config = RunConfig(dataset=dataset.path, model={"name": "lime-mha"}, train=TrainConfig(epochs=1), seed=1)
-    run = train(config, tmp_path / "run", Progress(quiet=True))
+    run = Run.of(train(config, tmp_path / "run", Progress(quiet=True)))
     ranker = run.ranker(dataset)
-    engine = Engine(publish_run(run, tmp_path / "store", Progress(quiet=True), row_type="fp32"))
+    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
     loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=100)
     rows, offsets = loader.history.rows_of_users(100)
     (context,) = dataset.encoders.of(Role.CONTEXT)

@@ -15,9 +15,11 @@ import pytest
 import torch
 from calling import answer, refusal
 from numpy.typing import NDArray
+from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
+from limerank.api.run import Run
 from limerank.batch import UserInputs
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
@@ -33,10 +35,9 @@ from limerank.schema import Feature, Histories, Role, Schema, Task, TimeUnit
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine, Event
 from limerank.serve.offline import export
-from limerank.serve.publish import publish_run
 from limerank.serve.store import BundleStore
 from limerank.splits import ByColumn, Part
-from limerank.train.trainer import train
+from limerank.training.trainer import train
 
 QUIET = Progress(quiet=True)
 KEPT = 20
@@ -158,7 +159,7 @@ def test_a_request_scores_the_same_in_training_and_in_serving(world: World, name
         for now, scores in ((one.now, served), (one.now + 100 * DAY_MS, moved)):
             request = engine.encode_user(one.user_id, context=one.context, events=one.events, now=now)
             scores.append(engine.score(request, ids))
-        ranking = engine.rank(one.user_id, ids, context=one.context, events=one.events, now=one.now)
+        ranking = engine.answer(one.user_id, ids, context=one.context, events=one.events, now=one.now)
         order = [ranking.item_ids.index(item) for item in ids]
         np.testing.assert_allclose(ranking.probabilities[order], served[-1], rtol=0, atol=1e-6)
     np.testing.assert_allclose(np.concatenate(served), trained, rtol=0, atol=1e-5)
@@ -260,9 +261,9 @@ def test_times_in_another_unit_are_refused(world: World, tmp_path: Path) -> None
     now = world.requests[0].now
     for wrong in (now // 1000, now * 1000, now * 1_000_000, -1):
         with pytest.raises(UsageError, match=f"time {wrong}: is not in milliseconds since 1970"):
-            engine.rank("u1", now=wrong)
+            engine.answer("u1", now=wrong)
         with pytest.raises(UsageError, match=f"time {wrong}: is not in milliseconds since 1970"):
-            engine.rank("u1", events=[Event("i1", time=wrong)], now=now)
+            engine.answer("u1", events=[Event("i1", time=wrong)], now=now)
 
 
 def test_a_bundle_whose_times_do_not_fit_is_refused(world: World, tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_the_command_takes_times_as_text_or_milliseconds(world: World, tmp_path:
     store = tmp_path / "store"
     BundleStore(store).activate(engine.bundle.manifest.id)
     moment, earlier = 1_769_860_800_000, 1_769_857_200_000
-    expected = engine.rank("u1", ["i1", "i2"], events=[Event("i3", {"clicked": 1}, earlier)], now=moment)
+    expected = engine.answer("u1", ["i1", "i2"], events=[Event("i3", {"clicked": 1}, earlier)], now=moment)
     shown = dict(zip(expected.item_ids, expected.probabilities[:, 0], strict=True))
     for now, time in (
         ("2026-01-31T12:00:00Z", "2026-01-31T11:00:00Z"),
@@ -380,15 +381,15 @@ def test_ready_made_histories_refuse_times_before_the_first_step(
 @pytest.mark.parametrize("encoding", ["position", "recent_position"])
 def test_ready_made_histories_have_positions(ready_made: StoredDataset, encoding: str, tmp_path: Path) -> None:
     """Trained and served; the moment of a request and of its events makes no difference."""
-    run = train(config_of(ready_made, name="lime-mha", encoding=encoding), tmp_path / "run", QUIET)
-    engine = Engine(publish_run(run, tmp_path / "store", QUIET, row_type="fp32"))
+    run = Run.of(train(config_of(ready_made, name="lime-mha", encoding=encoding), tmp_path / "run", QUIET))
+    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
     assert set(engine.bundle.histories) == {"offsets", "item", "events"}
     now = 1_800_000_000_000
     inputs, _ = engine.user_inputs("1", {}, [Event("2", time=now)], now)
     assert inputs.history.times is None
     assert (inputs.times is None) == (ready_made.schema.time is None)
-    plain = engine.rank("1", events=[Event("2")])
-    timed = engine.rank("1", events=[Event("2", time=now)], now=now)
+    plain = engine.answer("1", events=[Event("2")])
+    timed = engine.answer("1", events=[Event("2", time=now)], now=now)
     assert plain.item_ids == timed.item_ids
     np.testing.assert_array_equal(plain.probabilities, timed.probabilities)
     ranker = run.ranker(ready_made)

@@ -9,19 +9,18 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from publishing import publish_run
 
+from limerank.api.run import Run
 from limerank.data.batches import RequestLoader
 from limerank.data.raw.log import RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
-from limerank.progress import Progress
 from limerank.schema import Role
 from limerank.serve.engine import Engine, Event
 from limerank.serve.offline import compute_rows
-from limerank.serve.publish import publish_run
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.splits import Part
-from limerank.train.run import Run
 
 NAMES = ["lime-mha", "mha", "ttsn"]
 
@@ -50,11 +49,11 @@ def test_an_fp32_bundle_ranks_like_the_model(
     runs: dict[str, Run], dataset: StoredDataset, name: str, tmp_path: Path
 ) -> None:
     """The whole way through files: publish, open, rank the catalog; compared with the model on the same history."""
-    publish_run(runs[name], tmp_path / "store", Progress(quiet=True), row_type="fp32")
+    publish_run(runs[name], tmp_path / "store", row_type="fp32")
     engine = Engine.open(tmp_path / "store")
     user_row = int(dataset.column("requests/user")[-1])
     user_id = dataset.user_ids[user_row]
-    ranking = engine.rank(user_id, context={"device": "phone", "hour": 20})
+    ranking = engine.answer(user_id, context={"device": "phone", "hour": 20})
     ranker = runs[name].ranker(dataset)
     inputs, known = engine.user_inputs(user_id, {"device": "phone", "hour": 20})
     assert known
@@ -120,7 +119,7 @@ def test_new_events_are_encoded_as_the_log_encodes_them(
 
 def test_the_user_stage_can_run_apart_from_scoring(engine: Engine) -> None:
     """The recipe of docs/how-to/serve-a-ranking.md, in another thread, gives what rank gives."""
-    ranking = engine.rank("u2", context={"device": "tv"})
+    ranking = engine.answer("u2", context={"device": "tv"})
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(engine.encode_user, "u2", context={"device": "tv"}).result()
     np.testing.assert_allclose(engine.score(request, ranking.item_ids), ranking.probabilities, atol=1e-5)
@@ -149,9 +148,9 @@ def test_every_path_gives_the_same_scores(runs: dict[str, Run], dataset: StoredD
 
 
 def test_scores_do_not_depend_on_how_many_candidates_share_the_request(engine: Engine) -> None:
-    everything = engine.rank("u1")
+    everything = engine.answer("u1")
     scores = dict(zip(everything.item_ids, everything.probabilities[:, 0], strict=True))
     for count in (1, 2, 7, 150):
         chosen = everything.item_ids[:count]
-        few = engine.rank("u1", chosen)
+        few = engine.answer("u1", chosen)
         np.testing.assert_allclose(few.probabilities[:, 0], [scores[item] for item in few.item_ids], atol=1e-5)

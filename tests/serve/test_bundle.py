@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from forging import bundle_folder, rehash
+from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
+from limerank.api.run import Run
 from limerank.errors import BundleError, ConflictError
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine
-from limerank.serve.publish import publish_run
 from limerank.serve.store import BundleStore
-from limerank.train.run import Run
 
 QUIET = Progress(quiet=True)
 
@@ -124,9 +124,9 @@ def test_a_manifest_that_lists_other_files_is_refused(copy: Path) -> None:
 
 def test_an_engine_keeps_the_bundle_it_opened(copy: Path) -> None:
     engine = Engine.open(copy)
-    before = engine.rank("u1")
+    before = engine.answer("u1")
     shutil.rmtree(copy)
-    assert engine.rank("u1").item_ids == before.item_ids
+    assert engine.answer("u1").item_ids == before.item_ids
 
 
 def test_a_stray_folder_and_a_broken_record_are_reported(copy: Path) -> None:
@@ -152,7 +152,7 @@ def test_activate_roll_back_and_collect(runs: dict[str, Run], tmp_path: Path) ->
     store = BundleStore(tmp_path / "store")
     ids = []
     for name in ("lime-mha", "mha", "ttsn"):
-        ids.append(publish_run(runs[name], store.path, QUIET).manifest.id)
+        ids.append(publish_run(runs[name], store.path).manifest.id)
     assert (store.current_id(), store.previous_id()) == (ids[2], ids[1])
     store.roll_back()
     assert (store.current_id(), store.previous_id()) == (ids[1], ids[2])
@@ -171,8 +171,8 @@ def test_activate_roll_back_and_collect(runs: dict[str, Run], tmp_path: Path) ->
 
 def test_a_bundle_that_fails_verification_does_not_become_active(runs: dict[str, Run], tmp_path: Path) -> None:
     store = BundleStore(tmp_path / "store")
-    good = publish_run(runs["ttsn"], store.path, QUIET).manifest.id
-    bad = publish_run(runs["mha"], store.path, QUIET, activate=False).manifest.id
+    good = publish_run(runs["ttsn"], store.path).manifest.id
+    bad = publish_run(runs["mha"], store.path, activate=False).manifest.id
     path = store.path / "bundles" / bad / "rows.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BundleError, match="rows.safetensors"):
@@ -200,7 +200,7 @@ def test_an_interrupted_export_leaves_nothing(
 
     monkeypatch.setattr("limerank.serve.offline.files.write_json", disk_full)
     with pytest.raises(OSError, match="No space left"):
-        publish_run(runs["ttsn"], tmp_path / "store", QUIET)
+        publish_run(runs["ttsn"], tmp_path / "store")
     assert list((tmp_path / "store" / "bundles").iterdir()) == []
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from calling import answer, limerank, refusal
+from publishing import publish_run
 
+from limerank.api.run import Run
 from limerank.batch import Features, Jagged
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.encoders import Encoder
@@ -26,8 +28,7 @@ from limerank.serve.engine import Engine, Event
 from limerank.serve.explain import CandidateExplanation, explain
 from limerank.serve.link_profiles import link_profiles
 from limerank.serve.offline import compute_rows
-from limerank.serve.publish import publish_run
-from limerank.train.run import Run
+from limerank.serve.publish import RowType
 
 QUIET = Progress(quiet=True)
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/explain-a-ranking.md"
@@ -51,15 +52,15 @@ def total(candidate: CandidateExplanation) -> float:
 
 
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "u8"])
-def test_terms_add_up_to_what_is_served(runs: dict[str, Run], row_type: str, tmp_path: Path) -> None:
+def test_terms_add_up_to_what_is_served(runs: dict[str, Run], row_type: RowType, tmp_path: Path) -> None:
     """From stored rows of any type, for both tasks, with context and new events, an unknown item included."""
-    engine = Engine(publish_run(runs["lime-mha"], tmp_path / "store", QUIET, row_type=row_type))
+    engine = Engine(publish_run(runs["lime-mha"], tmp_path / "store", row_type=row_type))
     asked: dict[str, Any] = {
         "context": {"device": "phone", "hour": 20},
         "events": [Event("i7", {"clicked": 1, "watched_fraction": 0.9}), Event("ghost", {"clicked": 0})],
     }
     for place, task in enumerate(engine.bundle.manifest.tasks):
-        ranking = engine.rank("u3", ["i1", "i2", "i3", "phantom"], task=task, **asked)
+        ranking = engine.answer("u3", ["i1", "i2", "i3", "phantom"], task=task, **asked)
         explanation = explain(engine, "u3", ranking.item_ids, task=task, **asked)
         assert explanation.task == task
         assert explanation.history_used == ranking.history_used
@@ -90,7 +91,7 @@ def test_every_lime_ranker_explains(engine: Engine, model: dict[str, Any]) -> No
     other = served_by(engine.bundle, model)
     ranker = other.ranker
     assert isinstance(ranker, LimeRanker)
-    ranking = other.rank("u5", limit=4)
+    ranking = other.answer("u5", limit=4)
     explanation = explain(other, "u5", ranking.item_ids, top_events=3, layer="last")
     for candidate, probabilities in zip(explanation.candidates, ranking.probabilities, strict=True):
         assert total(candidate) == pytest.approx(logit(probabilities[0]), abs=1e-5)
@@ -305,7 +306,7 @@ def test_hashed_values_are_buckets_and_resting_links_attract_nothing(engine: Eng
 @pytest.mark.parametrize("name", ["pma", "mha", "ttsn"])
 def test_other_rankers_have_no_links(runs: dict[str, Run], name: str, tmp_path: Path) -> None:
     """One line that names the rankers which have them, exit code 2, from all three ways to ask."""
-    publish_run(runs[name], tmp_path / "store", QUIET)
+    publish_run(runs[name], tmp_path / "store")
     engine = Engine.open(tmp_path / "store")
     with pytest.raises(UsageError, match="only LIME rankers"):
         explain(engine, "u1", ["i1"])

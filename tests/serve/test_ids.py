@@ -154,10 +154,10 @@ def test_appended_ids_are_served(grown: tuple[StoredDataset, Path]) -> None:
         assert listed != sorted(listed)  # else this proves nothing
         assert known.rows_of(listed).tolist() == list(range(1, len(listed) + 1))
     for user in dataset.user_ids.to_list()[1:]:
-        ranking = engine.rank(user)
+        ranking = engine.answer(user)
         assert ranking.known_user
         assert ranking.history_used > 0
-        assert not engine.rank(user, ranking.item_ids).unknown_items
+        assert not engine.answer(user, ranking.item_ids).unknown_items
     items = dataset.item_ids.to_list()[1:]
     assert bundle.item_ids.displays_of(bundle.item_ids.rows_of(items)) == [f"The {item}" for item in items]
 

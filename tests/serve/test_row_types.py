@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from calling import answer
+from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
+from limerank.api.run import Run
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError, BundleError
@@ -20,11 +22,9 @@ from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine
 from limerank.serve.offline import compute_rows
-from limerank.serve.publish import publish_run
 from limerank.serve.scorer import score_candidates
 from limerank.serve.store import BundleStore
 from limerank.splits import Part
-from limerank.train.run import Run
 
 QUIET = Progress(quiet=True)
 BYTES = {"fp32": 4 * (128 + 64), "fp16": 2 * (128 + 64), "u8": 128 + 4 + 2 * 64}
@@ -32,7 +32,7 @@ BYTES = {"fp32": 4 * (128 + 64), "fp16": 2 * (128 + 64), "u8": 128 + 4 + 2 * 64}
 
 @pytest.fixture
 def u8_bundle(runs: dict[str, Run], tmp_path: Path) -> Path:
-    return publish_run(runs["lime-mha"], tmp_path / "store", QUIET, row_type="u8").path
+    return publish_run(runs["lime-mha"], tmp_path / "store", row_type="u8").path
 
 
 @pytest.mark.parametrize("row_type", sorted(BYTES))
@@ -52,8 +52,8 @@ def test_from_export_to_a_ranking(runs: dict[str, Run], dataset: StoredDataset, 
     items = [entry["id"] for entry in ranked["items"]]
     rows = engine.bundle.item_ids.rows_of(items)
     assert len(rows) == 20
-    assert engine.rank("u3", limit=20).item_ids == items
-    np.testing.assert_allclose(engine.rank("u3", limit=20).probabilities, expected[rows], atol=1e-6)
+    assert engine.answer("u3", limit=20).item_ids == items
+    np.testing.assert_allclose(engine.answer("u3", limit=20).probabilities, expected[rows], atol=1e-6)
     assert expected[rows[-1], 0] >= np.sort(expected[1:, 0])[-20] - 1e-6
 
 
@@ -81,15 +81,15 @@ def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, ro
 
 def test_u8_rows_of_width_zero_are_served(runs: dict[str, Run], tmp_path: Path) -> None:
     """TTSN has no rows at all; its share is stored in half precision and still ranks."""
-    engine = Engine(publish_run(runs["ttsn"], tmp_path / "store", QUIET, row_type="u8"))
-    half = Engine(publish_run(runs["ttsn"], tmp_path / "store", QUIET, row_type="fp16"))
-    assert engine.rank("u1").item_ids == half.rank("u1").item_ids
+    engine = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="u8"))
+    half = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="fp16"))
+    assert engine.answer("u1").item_ids == half.answer("u1").item_ids
 
 
 def test_rows_that_u8_cannot_hold_are_refused_and_nothing_is_published(runs: dict[str, Run], tmp_path: Path) -> None:
     """The MHA skyline's rows are query projections, of either sign."""
     with pytest.raises(ArgumentError, match="u8 holds values from 0 up, .*; store these rows as fp16 or fp32"):
-        publish_run(runs["mha"], tmp_path / "store", QUIET, row_type="u8")
+        publish_run(runs["mha"], tmp_path / "store", row_type="u8")
     assert BundleStore(tmp_path / "store").ids() == []
 
 

@@ -32,7 +32,7 @@ from limerank.errors import UnavailableError
 from limerank.models import build_ranker
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
-from limerank.train.evaluate import EVALUATION_BATCH
+from limerank.training.evaluate import EVALUATION_BATCH
 
 HISTORY = 256
 LONG = SimulatedConfig(users=300, sessions=60)

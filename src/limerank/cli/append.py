@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limerank.cli.common import JsonOption, emit_json, progress_for, say
-from limerank.errors import DataError, UsageError, if_interrupted
+from limerank.errors import UsageError, if_interrupted
 
 if TYPE_CHECKING:
     from limerank.data.build.append import Addition
@@ -57,30 +57,23 @@ def _append(
     import os
     import time
 
-    from limerank.data.build.append import add
-    from limerank.data.sources.table.read import read_more_events
-    from limerank.data.store.dataset import StoredDataset
+    from limerank.api.dataset import Dataset
 
     started = time.perf_counter()
-    progress = progress_for(as_json)
-    before = StoredDataset.open(dataset)
-    source = before.manifest.origin.get("source")
-    if source not in ("table", "simulated"):
-        raise DataError(
-            f"{dataset}: was made by `limerank prepare {source}`, which only reads whole logs; prepare it again"
-        )
-    raw = read_more_events(before.schema, before.manifest.origin, events, items, users)
+    before = Dataset.open(dataset)
     with if_interrupted(f"interrupted; {dataset} has all of the new events or none: limerank describe {dataset} tells"):
-        addition = add(dataset, raw, allow_undescribed=allow_undescribed, dry_run=dry_run, progress=progress)
+        addition = before.add(
+            events, items=items, users=users, allow_undescribed=allow_undescribed, dry_run=dry_run, quiet=as_json
+        )
     if dry_run and not os.access(dataset, os.W_OK):
         addition.notes.append(f"{dataset}: you may not write here, so appending itself would be refused")
-    facts = _facts(dataset, addition, before, StoredDataset.open(dataset), dry_run)
+    facts = _facts(dataset, addition, before, Dataset.open(dataset), dry_run)
     facts["seconds"] = round(time.perf_counter() - started, 2)
     if as_json:
         emit_json(facts)
         return
     for note in facts["notes"]:
-        progress.say(f"note: {note}")
+        progress_for(as_json).say(f"note: {note}")
     _show(facts)
 
 
@@ -124,9 +117,9 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _undo(dataset: Path, dry_run: bool, as_json: bool) -> None:
-    from limerank.data.build.states import undo
+    from limerank.api.dataset import Dataset
 
-    left, restored = undo(dataset, dry_run=dry_run)
+    left, restored = Dataset.open(dataset).undo_append(dry_run=dry_run)
     taken_back = {name: left.counts[name] - restored.counts[name] for name in COUNTED}
     facts = {
         "dataset": str(dataset),

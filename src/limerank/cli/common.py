@@ -15,6 +15,7 @@ from rich.text import Text
 
 from limerank.errors import InterruptionError, LimerankError, UsageError
 from limerank.progress import Progress
+from limerank.tables import is_number
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
@@ -22,6 +23,7 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Compute threads; more pay with large models on idle cores. Default: 1."),
 ]
+LEVELS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 NAMES_SHOWN = 10
 PIPE_WIDTH = 160  # what is piped is not cut to a terminal
 
@@ -53,7 +55,7 @@ def emit_table(
     """A table for people; numbers are right-aligned, and only the column `wrap` may take several lines."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for place, column in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[place]) for row in rows)
+        numeric = bool(rows) and all(is_number(row[place]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=column != wrap, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
@@ -67,8 +69,7 @@ def say(text: str) -> None:
 
 def say_checked(level: str, text: str) -> None:
     """A line that begins with PASS, WARN or FAIL."""
-    style = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}[level]
-    out.print(Text.assemble((level, style), "  ", text), soft_wrap=True)
+    out.print(Text.assemble((level, LEVELS[level]), "  ", text), soft_wrap=True)
 
 
 def report_error(error: LimerankError, *, as_json: bool) -> None:
@@ -121,12 +122,3 @@ def parse_counts(text: str, option: str) -> list[int]:
     if not numbers or min(numbers) < 1:
         raise UsageError(f"{option} {text}: must be positive whole numbers separated by commas")
     return numbers
-
-
-def _is_number(cell: object) -> bool:
-    text = str(cell).strip().rstrip("%x").split("±")[0]
-    try:
-        float(text.replace(",", ""))
-    except ValueError:
-        return text in ("", "-")
-    return True

@@ -92,7 +92,7 @@ def models(
 
 
 def _print_configuration(name: str, dataset: Path | None, as_json: bool) -> None:
-    from limerank.train.configuration_text import PLACEHOLDER, render_configuration
+    from limerank.training.configuration_text import PLACEHOLDER, render_configuration
 
     text = render_configuration(name, PLACEHOLDER if dataset is None else str(dataset))
     if as_json:

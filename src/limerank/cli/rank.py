@@ -25,9 +25,10 @@ from limerank.cli.links import attribute_text, profile_facts
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    from limerank.serve.engine import Event, Ranking
+    from limerank.serve.engine import Event
     from limerank.serve.explain import CandidateExplanation, EventRead, Explanation
     from limerank.serve.link_profiles import LinkProfile
+    from limerank.serve.ranking import Ranking
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN_LINKS, SHOWN_EVENTS = 5, 3
@@ -106,7 +107,7 @@ def rank(
     }
     names = ItemNames(engine.bundle)
     for _ in range(2):  # the first call maps the rows and allocates
-        ranking = engine.rank(user, chosen, exclude_seen=exclude_seen, **request)
+        ranking = engine.answer(user, chosen, exclude_seen=exclude_seen, **request)
     if explain is None:
         if as_json:
             emit_json(ranking_facts(ranking, names))

@@ -61,7 +61,17 @@ RANKERS: Mapping[str, type[Ranker]] = {
     )
 }
 
-__all__ = ["RANKERS", "FoldedUser", "ItemState", "Ranker", "RankerOptions", "UserState", "build_ranker", "check_model"]
+__all__ = [
+    "RANKERS",
+    "FoldedUser",
+    "ItemState",
+    "Ranker",
+    "RankerOptions",
+    "UserState",
+    "build_ranker",
+    "check_model",
+    "model_section",
+]
 
 
 def check_model(
@@ -76,6 +86,14 @@ def check_model(
     ranker = RANKERS[name]
     options = {key: value for key, value in model.items() if key != "name"}
     return ranker, validate(ranker.options_type, options, f"{where}, model '{name}'", error)
+
+
+def model_section(options: RankerOptions) -> dict[str, Any]:
+    """The model section that stands for a ranker's options: its name, and what was chosen."""
+    for name, ranker in RANKERS.items():
+        if ranker.options_type is type(options):
+            return {"name": name, **options.model_dump(mode="json", exclude_unset=True)}
+    raise UsageError(f"{type(options).__name__}: no ranker has these options; known: {', '.join(RANKERS)}")
 
 
 def build_ranker(

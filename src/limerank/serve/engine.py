@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 
@@ -24,10 +24,12 @@ from limerank.data.batches import make_history
 from limerank.data.store.dataset import UNKNOWN_ROW
 from limerank.data.store.encoders import encode_rows
 from limerank.errors import UsageError, did_you_mean
+from limerank.files import AnyPath
 from limerank.models import UserState
 from limerank.ops.candidate import RowStore, best_candidates, candidate_probabilities
 from limerank.schema import Role
 from limerank.serve.bundle import Bundle
+from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.store import BundleStore
 from limerank.threads import warn_if_spinning
@@ -57,27 +59,6 @@ class EncodedRequest:
     history_used: int
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Candidates in order, best first, and how the answer came about."""
-
-    item_ids: list[str]
-    probabilities: NDArray[np.float32]
-    """[ranked, tasks]"""
-    tasks: list[str]
-    bundle: str
-    known_user: bool
-    history_used: int
-    candidates: int
-    unknown_items: list[str]
-    repeated_items: list[str]
-    """Asked for more than once; each mention is ranked."""
-    seen_items: int
-    """Candidates left out because the user has events with them, if that was asked for."""
-    path: str
-    milliseconds: dict[str, float]
-
-
 class Engine:
     """Ranks candidates for one user at a time with one bundle."""
 
@@ -87,11 +68,63 @@ class Engine:
         self.ranker = bundle.ranker
 
     @classmethod
-    def open(cls, store: Path, bundle_id: str | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named."""
-        return cls(BundleStore.open(store).open_bundle(bundle_id))
+    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
+        opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
+        return cls(opened.open_bundle(bundle_id))
 
     def rank(
+        self,
+        user_id: str,
+        item_ids: Sequence[str] | None = None,
+        *,
+        context: dict[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        limit: int | None = None,
+        task: str | None = None,
+        exclude_seen: bool = False,
+    ) -> pl.DataFrame:
+        """Candidates in order, best first: rank, item_id, its display where the log has one, a probability per task.
+
+        `answer` gives the same with how it came about, and says what the arguments mean.
+        """
+        ranking = self.answer(
+            user_id,
+            item_ids,
+            context=context,
+            events=events,
+            now=now,
+            limit=limit,
+            task=task,
+            exclude_seen=exclude_seen,
+        )
+        return ranking_frame(self.bundle, [ranking])
+
+    def rank_many(
+        self,
+        user_ids: Iterable[str],
+        item_ids: Sequence[str] | None = None,
+        *,
+        context: dict[str, Any] | None = None,
+        now: int | None = None,
+        limit: int | None = None,
+        task: str | None = None,
+        exclude_seen: bool = False,
+    ) -> pl.DataFrame:
+        """The rankings of several users, one below the other, with a column user_id; context and time are shared."""
+        if isinstance(user_ids, str):
+            raise UsageError(f"user_ids: is one text; pass a list, or rank({user_ids!r}) for one user")
+        users = list(user_ids)
+        rankings = [
+            self.answer(user, item_ids, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen)
+            for user in users
+        ]
+        lengths = [len(ranking.item_ids) for ranking in rankings]
+        owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
+        return ranking_frame(self.bundle, rankings).insert_column(0, owners)
+
+    def answer(
         self,
         user_id: str,
         item_ids: Sequence[str] | None = None,

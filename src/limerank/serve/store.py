@@ -27,12 +27,15 @@ class Active(BaseModel):
 class BundleStore:
     """A directory of bundles with at most one active."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, published: Bundle | None = None) -> None:
         self.path = path
+        self.published = published
+        """The bundle that was published when this store was opened, verified then."""
 
     @classmethod
-    def open(cls, path: Path) -> BundleStore:
+    def open(cls, path: files.AnyPath) -> BundleStore:
         """A store that must exist already."""
+        path = Path(path)
         if not (path / BUNDLES).is_dir():
             raise BundleError(f"{path}: no bundle store here; make one with `limerank export RUN --store {path}`")
         return cls(path)

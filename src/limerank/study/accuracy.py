@@ -13,8 +13,8 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.errors import if_interrupted
 from limerank.metrics import Metrics
 from limerank.progress import Progress
-from limerank.train.parallel import Job, train_all
-from limerank.train.run import Run
+from limerank.training.parallel import Job, train_all
+from limerank.training.run import FinishedRun
 
 BASELINE, SKYLINE = "ttsn", "mha"
 
@@ -98,7 +98,7 @@ def run_accuracy(
     dataset: Path,
     models: Sequence[dict[str, Any]],
     seeds: Sequence[int],
-    settings: TrainConfig,
+    training: TrainConfig,
     out: Path,
     progress: Progress,
     *,
@@ -107,10 +107,10 @@ def run_accuracy(
 ) -> AccuracyStudy:
     """Train every ranker from every seed; the same data, sizes, steps and seeds for all."""
     jobs = [
-        training_job(dataset, model, seed, settings, out, overwrite=overwrite) for seed in seeds for model in models
+        training_job(dataset, model, seed, training, out, overwrite=overwrite) for seed in seeds for model in models
     ]
 
-    def finished(run: Run) -> None:
+    def finished(run: FinishedRun) -> None:
         ne = next(iter(run.record.test.values())).ne
         progress.say(f"  {run.record.model} seed {run.record.seed}: NE {'-' if ne is None else f'{ne:.4f}'}")
 
@@ -125,10 +125,10 @@ def run_accuracy(
 
 
 def training_job(
-    dataset: Path, model: dict[str, Any], seed: int, settings: TrainConfig, out: Path, *, overwrite: bool
+    dataset: Path, model: dict[str, Any], seed: int, training: TrainConfig, out: Path, *, overwrite: bool
 ) -> Job:
     """One run of a study, in a folder named after ranker and seed."""
-    config = RunConfig(dataset=dataset, model=model, train=settings, seed=seed)
+    config = RunConfig(dataset=dataset, model=model, train=training, seed=seed)
     return Job(config, out / f"{model['name']}-seed{seed}", overwrite)
 
 

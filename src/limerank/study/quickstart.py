@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from limerank import files
+from limerank.api.dataset import Dataset
+from limerank.api.run import Run
 from limerank.config import TrainConfig
-from limerank.data.build.prepare import prepare
 from limerank.data.sources.simulated import SimulatedConfig, simulate
-from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, require_extra
 from limerank.progress import Progress
-from limerank.serve.engine import Engine, Event, Ranking
-from limerank.serve.publish import publish_run
+from limerank.serve.engine import Engine, Event
+from limerank.serve.ranking import Ranking
 from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, training_job
 from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
-from limerank.train.parallel import train_all
-from limerank.train.run import Run
+from limerank.training.parallel import train_all
+from limerank.training.run import FinishedRun
 
 LIME = "lime-mha"
 MODELS = (BASELINE, SKYLINE, LIME)
@@ -34,7 +34,7 @@ CONTEXT = {"device": "phone", "hour": 20}
 CLICK = {"clicked": 1, "watched_fraction": 0.97}
 
 
-def quickstart_settings() -> TrainConfig:
+def quickstart_training() -> TrainConfig:
     """How the quickstart trains each ranker; `limerank study accuracy` trains longer."""
     return TrainConfig(epochs=3)
 
@@ -69,7 +69,7 @@ class QuickstartResult:
     """Everything the walk found, for the summary, the report and `--json`."""
 
     folder: Path
-    dataset: StoredDataset
+    dataset: Dataset
     runs: dict[str, Run]
     peaks: Peaks
     at_size: dict[str, Latency]
@@ -134,29 +134,29 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     """Do the walk inside `folder`; what an earlier quickstart left there is removed first."""
     require_extra("matplotlib", "report")
     _claim(folder)
-    settings = quickstart_settings()
+    training = quickstart_training()
     progress.say("1/5  simulating an exposure log with known click probabilities")
-    dataset = prepare(simulate(SimulatedConfig()), folder / "dataset", overwrite=True)
+    dataset = Dataset.build(simulate(SimulatedConfig()), out=folder / "dataset", overwrite=True, quiet=True)
     counts = dataset.manifest.counts
     progress.say(f"     {counts['events']:,} events of {counts['users'] - 1:,} users on {counts['items'] - 1:,} items")
     progress.say("2/5  training three rankers on the same data, sizes and seed")
     jobs = [
-        training_job(dataset.path, {"name": name}, seed, settings, folder / "runs", overwrite=True)
+        training_job(dataset.path, {"name": name}, seed, training, folder / "runs", overwrite=True)
         for name in (LIME, SKYLINE, BASELINE)  # the longest first
     ]
 
-    def finished(run: Run) -> None:
+    def finished(run: FinishedRun) -> None:
         test = run.record.test[TASK]
         progress.say(
             f"     {run.record.model}: AUC {test.auc:.4f}, NE {test.ne:.4f} in {run.record.train_seconds:.0f} s"
         )
 
-    trained = {run.record.model: run for run in train_all(jobs, progress, finished, workers)}
+    trained = {run.record.model: Run.of(run) for run in train_all(jobs, progress, finished, workers)}
     runs = {name: trained[name] for name in MODELS}
     progress.say("3/5  measuring latency, contestants interleaved in this process")
     entries = contestants({name: run.ranker(dataset) for name, run in runs.items()}, dataset)
     peaks = measure_peaks()
-    at_size = compare(entries, dataset, history=settings.max_history, candidates=SPEED_CANDIDATES, repeats=15)
+    at_size = compare(entries, dataset, history=training.max_history, candidates=SPEED_CANDIDATES, repeats=15)
     with progress.bar("latency", len(CANDIDATE_SWEEP) + len(HISTORY_SWEEP)) as bar:
         by_candidates, by_history = sweep(
             entries,
@@ -164,14 +164,15 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
             candidates=CANDIDATE_SWEEP,
             histories=HISTORY_SWEEP,
             base_candidates=SPEED_CANDIDATES,
-            base_history=settings.max_history,
+            base_history=training.max_history,
             repeats=3,
             done=bar.advance,
         )
     progress.say("4/5  offline stage: item rows for the whole catalog, published as a verified bundle")
-    bundle_id = publish_run(runs[LIME], folder / "store", progress).manifest.id
+    bundle = runs[LIME].export(folder / "store", quiet=progress.quiet).published
+    assert bundle is not None  # export publishes
     progress.say("5/5  ranking for one user, feeding one click, ranking again")
-    story = tell_click_story(Engine.open(folder / "store"))
+    story = tell_click_story(Engine(bundle))
     return QuickstartResult(
         folder=folder,
         dataset=dataset,
@@ -180,7 +181,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
         at_size={latency.model: latency for latency in at_size},
         by_candidates=by_candidates,
         by_history=by_history,
-        bundle_id=bundle_id,
+        bundle_id=bundle.manifest.id,
         story=story,
     )
 
@@ -191,12 +192,12 @@ def tell_click_story(engine: Engine) -> ClickStory:
     topics = topics_by_row(engine)
     user_row = _user_with_a_new_topic(engine, topics)
     user_id = bundle.user_ids.names_of([user_row])[0]
-    first = engine.rank(user_id, context=CONTEXT)
-    first = engine.rank(user_id, context=CONTEXT)  # timed again, warm
+    first = engine.answer(user_id, context=CONTEXT)
+    first = engine.answer(user_id, context=CONTEXT)  # timed again, warm
     rows = bundle.item_ids.rows_of(first.item_ids)
     unseen = ~np.isin(topics[rows], topics[_history_rows(engine, user_row)])
     clicked = first.item_ids[int(np.flatnonzero(unseen)[0])]
-    second = engine.rank(user_id, context=CONTEXT, events=[Event(clicked, dict(CLICK))])
+    second = engine.answer(user_id, context=CONTEXT, events=[Event(clicked, dict(CLICK))])
     topic_encoder = next(e for e in bundle.encoders.item if e.name == "topic")
     topic_of = {
         item: topic_encoder.decode(int(topic)) for item, topic in zip(first.item_ids, topics[rows], strict=True)

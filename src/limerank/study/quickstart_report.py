@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 from limerank import files
+from limerank.api.run import Run
 from limerank.report.page import Page
 from limerank.report.plots import bar_plot, line_plot
 from limerank.study.accuracy import SKYLINE
 from limerank.study.latency import Latency
 from limerank.study.quickstart import LIME, SPEED_CANDIDATES, TASK, QuickstartResult
-from limerank.train.run import EPOCHS, Run
+from limerank.training.run import EPOCHS
 
 
 def model_rows(result: QuickstartResult) -> list[list[str]]:

@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limerank.api.run import Run
+from limerank.training.trainer import train
 from logs_by_day import DAY, SCHEMA, Row, days_of, every_day, raw_of
 from snapshots import snapshot
 
@@ -22,15 +24,12 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
 from limerank.data.build.append import append
-from limerank.data.store.dataset import StoredDataset
 from limerank.data.build.prepare import prepare
-from limerank.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
-from limerank.splits import LastEvents
 from limerank.schema import Histories
-from limerank.train.run import Run
-from limerank.train.trainer import train
+from limerank.splits import LastEvents, Part
 
 events_of_days = st.lists(
     st.tuples(

@@ -11,6 +11,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from limerank.api.run import Run
+from limerank.training.trainer import train
 from logs_by_day import DAY, contents, days_of, every_day, raw_of
 from snapshots import snapshot
 
@@ -18,14 +20,12 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
 from limerank.data.build.append import append
-from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.data.build.prepare import prepare
-from limerank.splits import Part
 from limerank.data.build.states import undo
+from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
-from limerank.train.run import Run
-from limerank.train.trainer import train
+from limerank.splits import Part
 
 DAYS = days_of(every_day([("ann", "p", day * DAY + 7, day % 2) for day in range(1, 12)]))
 MENDED = pl.concat([DAYS[6], days_of([("bob", "q", 7 * DAY + 9, 1)])[6]])

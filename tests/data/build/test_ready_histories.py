@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limerank.data.batches import RequestLoader
-from limerank.data.store.dataset import StoredDataset
-from limerank.data.store.history import HistoryIndex
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.splits import Part
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.history import HistoryIndex
 from limerank.errors import DataError
-from limerank.splits import ByColumn, LastEvents
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
+from limerank.splits import ByColumn, LastEvents, Part
 
 SCHEMA = Schema(
     time=None,

@@ -17,9 +17,10 @@ from limerank.data.build.states import undo
 from limerank.data.describe.checks import Level, run_checks
 from limerank.data.raw import log as raw_module
 from limerank.data.raw.bad_rows import MOST_BAD_SHARE
+from limerank.data.sources.given import read_given
 from limerank.data.sources.table import files as table_files
 from limerank.data.sources.table import rows as table_rows
-from limerank.data.sources.table.read import read_more_events, read_table_log
+from limerank.data.sources.table.read import read_table_log
 from limerank.data.store.bad_rows import BadRows
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
@@ -387,7 +388,7 @@ def more(log: StoredDataset, folder: Path, day: int, *changes: tuple[int, str, s
     """Append a day of twenty rows."""
     path = folder / f"day{day}.csv"
     write_part(path, damaged(*changes, of=rows(ROWS + 20 * day, 20)), FIELDS)
-    return append(log.path, read_more_events(log.schema, log.manifest.origin, [path], None, None))
+    return append(log.path, read_given([path], None, None, log.schema, csv=log.manifest.origin["csv"], partial=True))
 
 
 def test_appended_bad_rows_are_kept_with_their_segment(tmp_path: Path) -> None:

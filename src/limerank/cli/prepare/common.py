@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from limerank.cli.common import emit_json, first_training, progress_for, say
+from limerank.cli.common import emit_json, first_training, say
 
 if TYPE_CHECKING:
     from limerank.data.raw.log import RawLog
@@ -42,13 +42,11 @@ def publish(
     from dataclasses import replace
 
     from limerank import files
-    from limerank.data.build.prepare import prepare
-    from limerank.data.describe.labels import count_labels
+    from limerank.api.dataset import Dataset
     from limerank.data.store.dataset import MANIFEST
     from limerank.errors import if_interrupted
 
     started = time.perf_counter()
-    progress = progress_for(as_json)
     files.check_free(out, marker=MANIFEST, overwrite=overwrite)
     files.check_writable(out, "--out")
     with if_interrupted(f"interrupted; no dataset was written to {out}"):
@@ -56,19 +54,15 @@ def publish(
     if select_on_test:
         split = raw.schema.split.model_copy(update={"select_on_test": True})
         raw = replace(raw, schema=raw.schema.model_copy(update={"split": split}))
-    for note in raw.notes:
-        progress.say(f"note: {note}")
-    dataset = prepare(raw, out, overwrite=overwrite, progress=progress)
+    dataset = Dataset.build(raw, out=out, overwrite=overwrite, quiet=as_json)
     compared = compare(dataset) if compare is not None else []
-    one_class = [problem for task in count_labels(dataset) if (problem := task.problem())]
-    notes = [*dataset.with_places(dataset.manifest.notes), *one_class]
     facts: dict[str, Any] = {
         "dataset": str(out),
         "fingerprint": dataset.fingerprint,
         **dataset.manifest.counts,
         "dropped": dataset.manifest.dropped,
         "bad_rows": dataset.set_aside(),
-        "notes": [*notes, *compared],
+        "notes": [*dataset.notes, *compared],
         "seconds": round(time.perf_counter() - started, 2),
     }
     if as_json:
@@ -78,8 +72,6 @@ def publish(
         f"prepared {facts['events']:,} events in {facts['requests']:,} requests in {facts['seconds']} s: {out} "
         f"(fingerprint {dataset.fingerprint[:12]})"
     )
-    for note in notes[len(raw.notes) :]:
-        progress.say(f"note: {note}")
     for line in compared:
         say(line)
     say(f"next: limerank describe {out}; then {first_training(out)}")

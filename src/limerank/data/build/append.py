@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from limerank import files
 from limerank.data.build import segment, states
-from limerank.data.store.bad_rows import BadRows
 from limerank.data.build.dictionary import Dictionary
-from limerank.data.store.dataset import MANIFEST, StoredDataset, SegmentFacts
-from limerank.data.build.reading import Intake
-from limerank.data.store.merge import merge_segments
 from limerank.data.build.newcomers import Newcomers
-from limerank.data.build.sorting import FinalRows, Ordering
 from limerank.data.build.prepare import notes_on, read_tables, rows_of_codes, total_rows, write_tables
+from limerank.data.build.reading import Intake
+from limerank.data.build.sorting import FinalRows, Ordering
 from limerank.data.raw.log import RawLog
+from limerank.data.store.bad_rows import BadRows
+from limerank.data.store.dataset import MANIFEST, SegmentFacts, StoredDataset
+from limerank.data.store.merge import merge_segments
 from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress
 from limerank.schema import Role

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.raw import columns
-from limerank.data.store.column_files import save_column
-from limerank.data.raw.columns import ID
-from limerank.data.store.encoders import Encoder
 from limerank.data.build.fit import Counted, fit_numbers, fit_texts
+from limerank.data.raw import columns
+from limerank.data.raw.columns import ID
 from limerank.data.raw.location import Location
+from limerank.data.store.column_files import save_column
+from limerank.data.store.encoders import Encoder
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import DISPLAY, UNKNOWN_INDEX, Feature, Kind
 

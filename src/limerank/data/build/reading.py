@@ -13,20 +13,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from limerank.data.build.dictionary import Codes, Dictionary
+from limerank.data.build.ready_histories import HistoryIntake
 from limerank.data.raw import columns
 from limerank.data.raw.bad_rows import MOST_BAD_SHARE, SetAside
 from limerank.data.raw.columns import ID
-from limerank.times import day_text, EARLIEST_MODERN_TIME, UNITS_APART
-from limerank.data.build.dictionary import Codes, Dictionary
-from limerank.data.store.encoders import hash_texts
 from limerank.data.raw.location import BadValuesError, Location
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.data.build.ready_histories import HistoryIntake
-from limerank.splits import NO_PART, Part
+from limerank.data.store.encoders import hash_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
-from limerank.splits import ByColumn
 from limerank.schema import DISPLAY, Feature, Kind, Role, Schema, TimeUnit
+from limerank.splits import NO_PART, ByColumn, Part
+from limerank.times import EARLIEST_MODERN_TIME, UNITS_APART, day_text
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
 CODE, WHEN = "<code>", "<when>"  # no feature can be called so

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from limerank import files
 from limerank.data.build import parts as splits
 from limerank.data.store.column_files import save_column
-from limerank.data.store.dataset import ENCODERS, FIX, MANIFEST, StoredDataset, Manifest, fingerprint_of, read_manifest
+from limerank.data.store.dataset import ENCODERS, FIX, MANIFEST, Manifest, StoredDataset, fingerprint_of, read_manifest
 from limerank.errors import ConflictError, DataError
 
 LOCK = "append.lock"
@@ -102,7 +102,14 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     files.write_json(path / MANIFEST, manifest.model_dump(mode="json"))
 
 
-def undo(path: Path, *, dry_run: bool = False) -> tuple[Manifest, Manifest]:
+class Undone(NamedTuple):
+    """The state of a dataset that was left and the one before it, which is restored."""
+
+    left: Manifest
+    restored: Manifest
+
+
+def undo(path: Path, *, dry_run: bool = False) -> Undone:
     """Go back to the state before the last append; returns the state that was left and the one that is restored.
 
     Files of the state that was left stay until the next append: somebody may be reading them.
@@ -114,7 +121,7 @@ def undo(path: Path, *, dry_run: bool = False) -> tuple[Manifest, Manifest]:
         files.check_files(path, now.before.files, DataError, FIX, hashes=True)
         if not dry_run:
             write_manifest(path, now.before)
-        return now, now.before
+        return Undone(now, now.before)
 
 
 def _why_not(now: Manifest) -> str:

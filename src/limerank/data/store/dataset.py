@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -134,8 +134,9 @@ class StoredDataset:
         self.encoders = encoders
 
     @classmethod
-    def open(cls, path: Path, *, check_hashes: bool = False) -> StoredDataset:
+    def open(cls, path: files.AnyPath, *, check_hashes: bool = False) -> Self:
         """Open a dataset; a damaged or half-written one is refused with the file named."""
+        path = Path(path)
         manifest = read_manifest(path)
         files.check_files(path, manifest.files, DataError, FIX, hashes=check_hashes)
         where = path / ENCODERS

@@ -71,6 +71,42 @@ class HistoryIndex:
         start[known], end[known] = self._ranges(last[known], most)
         return _flat(start, end)
 
+    def before(self, user: Ints, time: Ints, most: int) -> tuple[Ranges, Ints]:
+        """The rows of each user's history strictly before a time, end to end, and the offsets between them.
+
+        Of ready-made histories the user's latest, whatever the time: nobody knows when their events happened.
+        """
+        if self.ready_made:
+            latest, _ = self.rows_of_users(most)
+            return _flat(latest.start[user][:, None], latest.end[user][:, None])
+        ends = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
+        starts = np.empty_like(ends)
+        left = np.full(len(user), min(most, self.limit), dtype=np.int64)
+        for segment in reversed(range(len(self._user_offsets))):
+            first, last = self._events_of(user, segment)
+            ends[:, segment] = self._first_not_before(time, first, last)
+            starts[:, segment] = np.maximum(first, ends[:, segment] - left)
+            left -= ends[:, segment] - starts[:, segment]
+        return _flat(starts, ends)
+
+    def _first_not_before(self, time: Ints, first: Ints, last: Ints) -> Ints:
+        """In each range of rows, which are in order of time, the first that is not before a time; by bisection."""
+        assert self.time is not None
+        low, high = first.copy(), last.copy()
+        while (open_ranges := np.flatnonzero(low < high)).size:
+            middle = (low[open_ranges] + high[open_ranges]) // 2
+            earlier = self.time[middle] < time[open_ranges]
+            low[open_ranges[earlier]] = middle[earlier] + 1
+            high[open_ranges[~earlier]] = middle[~earlier]
+        return low
+
+    def _events_of(self, user: NDArray[np.integer], segment: int) -> tuple[Ints, Ints]:
+        """First and last row of each user's events in a segment, counted through all segments."""
+        offsets, base = self._user_offsets[segment], self._first_event[segment]
+        there = np.minimum(user, len(offsets) - 2).astype(np.int64)  # users of later segments have no events here
+        start = offsets[there].astype(np.int64) + base
+        return start, np.where(user < len(offsets) - 1, offsets[there + 1].astype(np.int64) + base, start)
+
     def _ranges(self, requests: Ints, most: int) -> tuple[Ints, Ints]:
         """Start and end [requests, segments]; the last `most` events count."""
         if self.ready_made:
@@ -87,10 +123,7 @@ class HistoryIndex:
         starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         ends = np.empty_like(starts)
         for place in reversed(range(len(self._user_offsets))):
-            offsets, base = self._user_offsets[place], self._first_event[place]
-            there = np.minimum(user, len(offsets) - 2).astype(np.int64)  # users of later segments have no events here
-            start = offsets[there].astype(np.int64) + base
-            end = np.where(user < len(offsets) - 1, offsets[there + 1].astype(np.int64) + base, start)
+            start, end = self._events_of(user, place)
             end = np.where(segment > place, end, start)
             if own_end is not None:
                 end = np.where(segment == place, own_end, end)

@@ -7,7 +7,7 @@ be left out: what describes them is then looked for in the events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,6 +68,11 @@ class Tables(BaseModel):
         """How to read the CSV files."""
         return Dialect(self.separator, self.quote, self.null_values)
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a dataset records of tables it was made from, so that more can be read like them."""
+        return {"source": "table", "csv": self.model_dump(mode="json", include={"separator", "quote", "null_values"})}
+
 
 class Description(Schema):
     """A whole `dataset.yaml`."""
@@ -103,29 +108,26 @@ def read_table_log(folder_or_yaml: Path, *, schema_file: Path | None = None) -> 
     return _read_log(schema, tables, base, str(description))
 
 
-def read_more_events(
-    schema: Schema, origin: dict[str, Any], events: Sequence[Path], items: Path | None, users: Path | None
-) -> RawLog:
-    """New events for a dataset, in files written like those it was prepared from.
+def read_tables_log(schema: Schema, tables: Tables, *, partial: bool = False) -> RawLog:
+    """A raw log from files that are named themselves, relative to the current folder.
 
-    Tables may be left out, and events need not repeat what describes items and users: the dataset knows most of it.
+    With `partial`, tables may be left out, and events need not repeat what describes items and users: they are for a
+    dataset that knows most of it.
     """
-    tables = Tables(
-        events=tuple(str(path) for path in events),
-        items=(str(items),) if items else (),
-        users=(str(users),) if users else (),
-        **origin.get("csv", {}),
-    )
-    return _read_log(schema, tables, Path(), "the dataset", partial=True)
+    return _read_log(schema, tables, Path(), "the dataset" if partial else "the schema", prefix="", partial=partial)
 
 
-def _read_log(schema: Schema, tables: Tables, base: Path, description: str, *, partial: bool = False) -> RawLog:
+def _read_log(
+    schema: Schema, tables: Tables, base: Path, description: str, *, prefix: str = "tables.", partial: bool = False
+) -> RawLog:
     notes: list[str] = []
     named = {name: getattr(tables, name) for name in ("events", "items", "users")}
     files: Files = {}
     for name, patterns in named.items():
-        key = f"--{name}" if partial else f"tables.{name}"
-        paths = find_default_files(base, name, notes) if patterns is None else find_files(base, patterns, key, notes)
+        if patterns is None:
+            paths = find_default_files(base, name, notes)
+        else:
+            paths = find_files(base, patterns, f"{prefix}{name}", notes)
         files[name] = open_files(paths, tables.dialect)
     if not files["events"]:
         raise DataError(
@@ -142,10 +144,7 @@ def _read_log(schema: Schema, tables: Tables, base: Path, description: str, *, p
         events=tuple(as_events(file, used["events"]) for file in files["events"]),
         items=load(items) if items else None,
         users=load(users) if users else None,
-        origin={
-            "source": "table",
-            "csv": tables.model_dump(mode="json", include={"separator", "quote", "null_values"}),
-        },
+        origin=tables.origin,
         called={name: row_names(files[name]) for name in ("items", "users")},
         names={name: described([f.path for f in files[name]]) if files[name] else name for name in ("items", "users")},
         notes=tuple(notes),
@@ -213,7 +212,7 @@ def _locate(place: Path, schema_file: Path | None) -> tuple[Path, Path]:
     return place, place.parent
 
 
-def _needs(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def needed_columns(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Each column the schema names, the tables it may be in, and what needs it."""
     ready = schema.histories
     yield schema.user_id, ("events",), "user_id"
@@ -243,7 +242,7 @@ def _needs(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
 def _used_columns(schema: Schema, files: Files, description: str, partial: bool) -> dict[str, set[str]]:
     """The columns of each table that are needed; a column that is nowhere is reported with the nearest name."""
     used: dict[str, set[str]] = {name: set() for name in files}
-    for column, names, needed_by in _needs(schema):
+    for column, names, needed_by in needed_columns(schema):
         places = [name for name in names if any(column in file.columns for file in files[name])]
         if not places and partial and names != ("events",):
             continue

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from limerank.config import TrainConfig
 from limerank.metrics import Metrics
 from limerank.splits import Part
-from limerank.train.run import RunRecord
+from limerank.training.run import RunRecord
 
 UNFINISHED = "nothing was kept: a run is written when it is finished"
 
 
 def epoch_line(
-    epoch: int, settings: TrainConfig, loss: float, metrics: Mapping[str, Metrics], part: Part, *, best: bool
+    epoch: int, config: TrainConfig, loss: float, metrics: Mapping[str, Metrics], part: Part, *, best: bool
 ) -> str:
     """`epoch 2 of 8: train loss 0.5312, validation NE 0.8123 (best so far), AUC 0.7712`; means of several tasks."""
     value, aucs = selection_value(metrics), [metric.auc for metric in metrics.values()]
     auc = "" if None in aucs else f", AUC {sum(filter(None, aucs)) / len(aucs):.4f}"
     means = f"; means of {len(metrics)} tasks" if len(metrics) > 1 else ""
     return (
-        f"epoch {epoch} of {settings.epochs}: train loss {loss:.4f}, {part.value} {selection_name(metrics)} {value:.4f}"
+        f"epoch {epoch} of {config.epochs}: train loss {loss:.4f}, {part.value} {selection_name(metrics)} {value:.4f}"
         f"{' (best so far)' if best else ''}{auc}{means}"
     )
 
@@ -38,12 +38,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def outcome(record: RunRecord, settings: TrainConfig) -> str:
+def outcome(record: RunRecord, config: TrainConfig) -> str:
     """Whether more epochs may help."""
-    if record.best_epoch == settings.epochs:
-        return f"still improving at the last epoch, {record.best_epoch} of {settings.epochs}: raise train.epochs"
-    best = f"best epoch {record.best_epoch} of {settings.epochs}"
-    if record.epochs == settings.epochs:
+    if record.best_epoch == config.epochs:
+        return f"still improving at the last epoch, {record.best_epoch} of {config.epochs}: raise train.epochs"
+    best = f"best epoch {record.best_epoch} of {config.epochs}"
+    if record.epochs == config.epochs:
         return best
     waited, name = record.epochs - record.best_epoch, selection_name(record.validation)
     return f"stopped early: no better {record.selected_on} {name} for {waited} epoch{'s' * (waited > 1)}; {best}"

@@ -16,7 +16,7 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.files import joined
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import PRESETS, complete
-from limerank.train.run import CONFIG, RECORD
+from limerank.training.run import CONFIG, RECORD
 from limerank.typed import problem_of_value, validate
 
 PRESET_RANKER = "lime-mha"

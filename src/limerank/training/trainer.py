@@ -18,15 +18,15 @@ from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
-from limerank.train import run
-from limerank.train.evaluate import evaluate, evaluation_loader, oracle
-from limerank.train.floor import counting_floor
-from limerank.train.news import UNFINISHED, epoch_line, selection_value, time_line
+from limerank.training import run
+from limerank.training.evaluate import evaluate, evaluation_loader, oracle
+from limerank.training.floor import counting_floor
+from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
 
 
 def train(
     config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False, where: str = "run configuration"
-) -> run.Run:
+) -> run.FinishedRun:
     """Train one ranker as configured and leave a run folder at `out`, whole or not at all.
 
     `where` is what an error in the configuration calls it: usually its file.
@@ -37,21 +37,21 @@ def train(
     _check_labels(dataset, progress)
     torch.manual_seed(config.seed)
     ranker = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), where)
-    settings = config.train
+    training = config.train
     loader = RequestLoader(
         dataset,
         Part.TRAIN,
-        batch_requests=settings.batch_requests,
-        max_history=settings.max_history,
+        batch_requests=training.batch_requests,
+        max_history=training.max_history,
         seed=config.seed,
-        prefetch=settings.prefetch,
+        prefetch=training.prefetch,
         with_times=ranker.needs_times,
     )
     selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
     if selecting is Part.TEST:
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
-    validation = evaluation_loader(dataset, selecting, settings.max_history, ranker.needs_times)
-    test = evaluation_loader(dataset, Part.TEST, settings.max_history, ranker.needs_times)
+    validation = evaluation_loader(dataset, selecting, training.max_history, ranker.needs_times)
+    test = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times)
     with (
         files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
         if_interrupted(f"interrupted; {UNFINISHED}"),
@@ -59,10 +59,10 @@ def train(
         run.write_config(staging, config, final=out)
         progress.say(
             f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
-            f"{len(loader):,} steps an epoch, at most {settings.epochs} epoch{'s' * (settings.epochs > 1)}"
+            f"{len(loader):,} steps an epoch, at most {training.epochs} epoch{'s' * (training.epochs > 1)}"
         )
         started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, selecting, settings, staging, progress)
+        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress)
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -81,7 +81,7 @@ def train(
         )
         run.save_weights(ranker, staging / run.WEIGHTS)
         files.write_json(staging / run.RECORD, record.model_dump())
-    return run.Run.open(out)
+    return run.FinishedRun.open(out)
 
 
 def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
@@ -102,34 +102,34 @@ def _fit(
     loader: RequestLoader,
     validation: RequestLoader,
     selecting: Part,
-    settings: TrainConfig,
+    config: TrainConfig,
     out: Path,
     progress: Progress,
 ) -> tuple[int, int]:
     """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
     optimizer = torch.optim.Adam(
-        ranker.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        ranker.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    steps = len(loader) * settings.epochs
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, settings))
+    steps = len(loader) * config.epochs
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, config))
     best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
     epoch, began = 0, time.perf_counter()
     with progress.bar(f"training {ranker.name}", steps) as bar:
-        for epoch in range(1, settings.epochs + 1):
+        for epoch in range(1, config.epochs + 1):
             started = time.perf_counter()
-            with if_interrupted(f"interrupted in epoch {epoch} of {settings.epochs}; {UNFINISHED}"):
+            with if_interrupted(f"interrupted in epoch {epoch} of {config.epochs}; {UNFINISHED}"):
                 loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
                 metrics = evaluate(ranker, validation)
             value, now = selection_value(metrics), time.perf_counter()
             line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
             run.append_line(out / run.EPOCHS, line)
             progress.say(
-                f"{epoch_line(epoch, settings, loss, metrics, selecting, best=value < best_value)}; "
-                f"{time_line(epoch, settings.epochs, now - started, now - began)}"
+                f"{epoch_line(epoch, config, loss, metrics, selecting, best=value < best_value)}; "
+                f"{time_line(epoch, config.epochs, now - started, now - began)}"
             )
             if value < best_value:
                 best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
-            elif epoch - best_epoch >= settings.patience:
+            elif epoch - best_epoch >= config.patience:
                 break
     ranker.load_state_dict(best_weights)
     return best_epoch, epoch
@@ -158,8 +158,8 @@ def _one_epoch(
     return total / rows
 
 
-def _learning_rate_factor(step: int, steps: int, settings: TrainConfig) -> float:
+def _learning_rate_factor(step: int, steps: int, config: TrainConfig) -> float:
     """Linear warm-up, then linear decay to the final fraction."""
-    warmup = settings.warmup_fraction * steps
-    decayed = 1 - (1 - settings.final_learning_rate_fraction) * step / steps
+    warmup = config.warmup_fraction * steps
+    decayed = 1 - (1 - config.final_learning_rate_fraction) * step / steps
     return min((step + 1) / (warmup + 1), decayed)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from sklearn.metrics import roc_auc_score
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig, load_run_config
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import RawLog
@@ -18,9 +19,8 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UsageError
 from limerank.progress import Progress
 from limerank.splits import Part
-from limerank.train.evaluate import evaluate, evaluation_loader, oracle, predict
-from limerank.train.run import Run
-from limerank.train.trainer import _learning_rate_factor, train
+from limerank.training.evaluate import evaluate, evaluation_loader, oracle, predict
+from limerank.training.trainer import _learning_rate_factor, train
 
 QUIET = Progress(quiet=True)
 
@@ -141,7 +141,7 @@ def test_only_a_run_is_replaced_and_an_interrupted_training_leaves_the_old_one(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("limerank.train.trainer._one_epoch", interrupted)
+    monkeypatch.setattr("limerank.training.trainer._one_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", QUIET, overwrite=True)
     with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from limerank.api.run import Run
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
@@ -19,10 +20,9 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics, measure
 from limerank.schema import Feature, Role, Schema, Task
 from limerank.splits import GlobalTime, Part
-from limerank.train import floor
-from limerank.train.evaluate import evaluation_loader
-from limerank.train.floor import below_floor, counting_floor
-from limerank.train.run import Run
+from limerank.training import floor
+from limerank.training.evaluate import evaluation_loader
+from limerank.training.floor import below_floor, counting_floor
 
 SHARED = Path(__file__).parents[3] / "shared/data/ml-100k"
 

@@ -13,7 +13,7 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.errors import UsageError
 from limerank.models import check_model
 from limerank.models.presets import complete
-from limerank.train.configuration import named_values, no_such_name
+from limerank.training.configuration import named_values, no_such_name
 
 PLACEHOLDER = "datasets/simulated"
 KEY_WIDTH = 35

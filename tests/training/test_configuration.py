@@ -8,14 +8,14 @@ import pytest
 import yaml
 from calling import answer, limerank, refusal
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
 from limerank.models.presets import PRESETS
-from limerank.train.configuration import PRESET_RANKER, load_configuration
-from limerank.train.configuration_text import render_configuration
-from limerank.train.run import Run
+from limerank.training.configuration import PRESET_RANKER, load_configuration
+from limerank.training.configuration_text import render_configuration
 
 NAMES = [*RANKERS, *PRESETS]
 SHORT = ("--set", "train.epochs=1", "--set", "train.max_history=5")

@@ -24,8 +24,8 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import available_cores
-from limerank.train.run import Run
-from limerank.train.trainer import train
+from limerank.training.run import FinishedRun
+from limerank.training.trainer import train
 
 POLL_SECONDS = 0.25
 STEPS_PER_REPORT = 20
@@ -41,8 +41,8 @@ class Job:
 
 
 def train_all(
-    jobs: Sequence[Job], progress: Progress, finished: Callable[[Run], None], workers: int | None = None
-) -> list[Run]:
+    jobs: Sequence[Job], progress: Progress, finished: Callable[[FinishedRun], None], workers: int | None = None
+) -> list[FinishedRun]:
     """Train so many jobs at a time, by default one on each core; runs come back in the order of the jobs."""
     workers = min(workers or available_cores(), len(jobs))
     total = sum(_steps(job.config) for job in jobs)
@@ -51,13 +51,13 @@ def train_all(
         with _interrupts_go_to_the_parent_only():
             manager = stack.enter_context(context.Manager())
             done_steps, lock = manager.Value("q", 0), manager.Lock()
-            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-            futures = [pool.submit(_train, job, done_steps, lock) for job in jobs]
+            executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            futures = [executor.submit(_train, job, done_steps, lock) for job in jobs]
         try:
             with progress.bar(f"training, {workers} at a time", total) as bar:
                 _watch(futures, done_steps, bar, finished)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            executor.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
@@ -78,7 +78,10 @@ def _interrupts_go_to_the_parent_only() -> Iterator[None]:
 
 
 def _watch(
-    futures: Sequence[Future[Run]], done_steps: ValueProxy[int], bar: Bar, finished: Callable[[Run], None]
+    futures: Sequence[Future[FinishedRun]],
+    done_steps: ValueProxy[int],
+    bar: Bar,
+    finished: Callable[[FinishedRun], None],
 ) -> None:
     shown, pending = 0, set(futures)
     while pending:
@@ -90,20 +93,20 @@ def _watch(
         shown = now
 
 
-def _train(job: Job, done_steps: ValueProxy[int], lock: Lock) -> Run:
+def _train(job: Job, done_steps: ValueProxy[int], lock: Lock) -> FinishedRun:
     torch.set_num_threads(1)
     return train(job.config, job.out, _Counting(done_steps, lock), overwrite=job.overwrite)
 
 
 def _steps(config: RunConfig) -> int:
-    settings = config.train
+    training = config.train
     loader = RequestLoader(
         StoredDataset.open(config.dataset),
         Part.TRAIN,
-        batch_requests=settings.batch_requests,
-        max_history=settings.max_history,
+        batch_requests=training.batch_requests,
+        max_history=training.max_history,
     )
-    return len(loader) * settings.epochs
+    return len(loader) * training.epochs
 
 
 class _Counting(Progress):

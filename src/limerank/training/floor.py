@@ -16,7 +16,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics, measure
 from limerank.splits import Part
-from limerank.train.evaluate import candidates_of
+from limerank.training.evaluate import candidates_of
 
 SMOOTHING = 5.0
 """So many rows of the base rate are added to those that every item and every user has."""

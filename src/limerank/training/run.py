@@ -7,7 +7,7 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy
 import polars
@@ -50,11 +50,11 @@ class RunRecord(BaseModel):
     test: dict[str, Metrics]
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
-    """What counting scores on the test part (limerank.train.floor); runs of version 0.1.0 have none."""
+    """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run, opened again."""
 
     path: Path
@@ -62,8 +62,9 @@ class Run:
     record: RunRecord
 
     @classmethod
-    def open(cls, path: Path) -> Run:
+    def open(cls, path: files.AnyPath) -> Self:
         """Open a finished run; an unfinished or damaged one is refused with the file named."""
+        path = Path(path)
         if not path.is_dir():
             raise DataError(f"{path}: no run here; make one: limerank train lime-mha --dataset DATASET --out {path}")
         record = validate(RunRecord, files.read_json(path / RECORD, DataError, FIX), str(path / RECORD), DataError)
@@ -79,6 +80,12 @@ class Run:
                 "train anew, or bring that dataset back"
             )
         return dataset
+
+    def growth_note(self, dataset: StoredDataset) -> str:
+        """What to know of a dataset that has grown since this run was trained; empty if it has not."""
+        if dataset.fingerprint == self.record.data_fingerprint:
+            return ""
+        return f"{dataset.path} has grown since this run was trained: its test part is another, histories are newer"
 
     def ranker(self, dataset: StoredDataset) -> Ranker:
         """The trained ranker, ready to predict."""

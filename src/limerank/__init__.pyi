@@ -1,0 +1,56 @@
+"""The names of the front door, for type checkers, editors and `__init__.py`, which loads them when they are used."""
+
+from .api.dataset import Dataset as Dataset
+from .api.run import Run as Run
+from .api.training import evaluate as evaluate
+from .api.training import train as train
+from .api.training import train_from as train_from
+from .config import TrainConfig as TrainConfig
+from .data.build.append import Addition as Addition
+from .data.describe.description import Description as Description
+from .data.sources.simulated import SimulatedConfig as SimulatedConfig
+from .data.sources.simulated import simulate as simulate
+from .errors import LimerankError as LimerankError
+from .metrics import Metrics as Metrics
+from .models.din import DIN as DIN
+from .models.hstu import HSTU as HSTU
+from .models.inttower import IntTower as IntTower
+from .models.isab import ISAB as ISAB
+from .models.lightning import Lightning as Lightning
+from .models.lime_hstu import LimeHSTU as LimeHSTU
+from .models.lime_mha import LimeMHA as LimeMHA
+from .models.lime_xor import LimeXOR as LimeXOR
+from .models.linear_attention import LinearAttention as LinearAttention
+from .models.linformer import Linformer as Linformer
+from .models.lrea import LREA as LREA
+from .models.mamba import Mamba as Mamba
+from .models.mha import MHA as MHA
+from .models.performer import Performer as Performer
+from .models.pma import PMA as PMA
+from .models.sasrec import SASRec as SASRec
+from .models.sim import SIM as SIM
+from .models.truncated_mha import TruncatedMHA as TruncatedMHA
+from .models.ttsn import TTSN as TTSN
+from .models.twin import TWIN as TWIN
+from .ops.xor_attention import xor_attention as xor_attention
+from .schema import Feature as Feature
+from .schema import Histories as Histories
+from .schema import Kind as Kind
+from .schema import Role as Role
+from .schema import Schema as Schema
+from .schema import Task as Task
+from .schema import TimeUnit as TimeUnit
+from .serve.engine import Engine as Engine
+from .serve.engine import Event as Event
+from .serve.explain import explain as explain
+from .serve.ranking import Ranking as Ranking
+from .serve.store import BundleStore as BundleStore
+from .splits import ByColumn as ByColumn
+from .splits import Days as Days
+from .splits import GlobalTime as GlobalTime
+from .splits import LastEvents as LastEvents
+from .splits import LastFraction as LastFraction
+from .splits import Part as Part
+from .training.evaluation import Evaluation as Evaluation
+
+__version__: str

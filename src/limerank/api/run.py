@@ -1,0 +1,137 @@
+"""A run as people use it: its metrics, new rows scored, a store to serve from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+
+from limerank.api.dataset import Dataset
+from limerank.data.new_rows import NewRows
+from limerank.data.sources.given import Table, read_one
+from limerank.errors import UsageError
+from limerank.files import AnyPath
+from limerank.metrics import Metrics
+from limerank.progress import Progress
+from limerank.serve.publish import RowType, publish
+from limerank.serve.store import BundleStore
+from limerank.splits import Part
+from limerank.training.evaluate import EVALUATION_BATCH
+from limerank.training.evaluation import Evaluation, evaluate_part
+from limerank.training.run import EPOCHS, FinishedRun
+
+PREDICTED = "predicted_"
+
+
+class Run(FinishedRun):
+    """A finished training: what was asked, what happened, what came out.
+
+    run = lr.train(lr.LimeMHA(links=16), data, out="runs/mine")
+    run = lr.Run.open("runs/mine")
+    """
+
+    @classmethod
+    def of(cls, finished: FinishedRun) -> Run:
+        """A finished run with all that can be done with it."""
+        return cls(finished.path, finished.config, finished.record)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Metrics]]:
+        """By part and task, as they were when the run was trained: `run.metrics["test"]["click"].auc`."""
+        return {Part.VALIDATION.value: self.record.validation, Part.TEST.value: self.record.test}
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The test metrics of the training beside the counting floor and the oracle, as they were then."""
+        return Evaluation(Part.TEST, self.record.test, self.record.floor, self.record.oracle)
+
+    @property
+    def history(self) -> pl.DataFrame:
+        """How training went: a row per epoch and task, with the training loss and the metrics that chose the epoch."""
+        return pl.DataFrame(list(self._epochs()))
+
+    def dataset(self) -> Dataset:
+        """The dataset of this run, verified; refused when it is not the one it was trained on, maybe grown since."""
+        return Dataset.of(super().dataset())
+
+    def evaluate(self, part: Part | Literal["validation", "test"] = "test", *, quiet: bool = False) -> Evaluation:
+        """The metrics computed anew, from the weights and the dataset as it is now."""
+        progress = Progress(quiet=quiet)
+        dataset = self._dataset(progress)
+        return evaluate_part(self.ranker(dataset), dataset, Part(part), self.config.train.max_history, progress)
+
+    def predict(
+        self, rows: Table, *, items: Table | None = None, users: Table | None = None, quiet: bool = False
+    ) -> pl.DataFrame:
+        """New rows with a probability per task beside them, in a column `predicted_TASK`.
+
+        Rows are raw, as in the log, without labels: user, item, context columns, and the time for which the history is
+        wanted (without it all of the history counts). `items` and `users` describe ids that the dataset does not know;
+        columns of the rows may do so too.
+        """
+        progress = Progress(quiet=quiet)
+        asked = read_one(rows, "rows")
+        dataset = self._dataset(progress)
+        tasks = [f"{PREDICTED}{task.name}" for task in dataset.schema.tasks]
+        taken = [name for name in tasks if name in asked.columns]
+        if taken:
+            raise UsageError(f"rows: have a column '{taken[0]}' already; rename or drop it")
+        ranker = self.ranker(dataset)
+        new = NewRows(dataset, asked, *(None if one is None else read_one(one, "rows") for one in (items, users)))
+        probabilities = np.zeros((asked.height, len(tasks)), dtype=np.float32)
+        with torch.inference_mode(), progress.bar("scoring", asked.height) as bar:
+            most = self.config.train.max_history
+            for numbers, batch in new.batches(EVALUATION_BATCH, most, with_times=ranker.needs_times):
+                probabilities[numbers] = ranker(batch).sigmoid().numpy()
+                bar.advance(len(numbers))
+        return asked.with_columns(pl.Series(name, probabilities[:, number]) for number, name in enumerate(tasks))
+
+    def export(
+        self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False
+    ) -> BundleStore:
+        """Run the offline item stage and publish a verified bundle, active unless told otherwise."""
+        progress = Progress(quiet=quiet)
+        dataset = self._dataset(progress)
+        return publish(
+            self.ranker(dataset),
+            self.config.model,
+            dataset,
+            Path(store),
+            max_history=self.config.train.max_history,
+            row_type=rows,
+            metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
+            activate=activate,
+            progress=progress,
+        )
+
+    def __repr__(self) -> str:
+        record = self.record
+        scores = ", ".join(f"{task} AUC {_shown(one.auc)} NE {_shown(one.ne)}" for task, one in record.test.items())
+        return f"<Run {self.path}: {record.model}, {record.parameters:,} parameters, test {scores}>"
+
+    def _dataset(self, progress: Progress) -> Dataset:
+        dataset = self.dataset()
+        if note := self.growth_note(dataset):
+            progress.say(f"note: {note}")
+        return dataset
+
+    def _epochs(self) -> Iterator[dict[str, object]]:
+        for line in (self.path / EPOCHS).read_text(encoding="utf-8").splitlines():
+            epoch = json.loads(line)
+            for task, metrics in epoch["validation"].items():
+                yield {
+                    "epoch": epoch["epoch"],
+                    "train_loss": epoch["train_loss"],
+                    "part": self.record.selected_on,
+                    "task": task,
+                    **metrics,
+                }
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

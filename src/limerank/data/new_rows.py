@@ -1,0 +1,163 @@
+"""Rows to be scored: raw users, items and contexts without labels, to batches as training would make them.
+
+The history of a row is what the dataset holds of its user strictly before the row's time, or all of it where rows have
+no time. Rows are no events: they never become each other's history. Ids that the dataset does not know are described
+by `items` and `users` or by columns of the rows; else they count as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from limerank.batch import Candidates, Features, RequestBatch, UserInputs
+from limerank.data.batches import make_history, share_items
+from limerank.data.build.entities import encoded_features, read_table
+from limerank.data.raw import columns
+from limerank.data.raw.columns import ID
+from limerank.data.raw.location import Location
+from limerank.data.store.dataset import UNKNOWN_ROW, StoredDataset
+from limerank.data.store.history import HistoryIndex
+from limerank.errors import DataError, did_you_mean
+from limerank.schema import Feature, Role
+
+Ints = NDArray[np.int64]
+ROWS = "rows"
+AFTER_ALL = 2**62  # the time of a row that has none
+USER, TIME, REQUEST = "<user>", "<time>", "<request>"  # no column can be in the way
+
+
+@dataclass(frozen=True)
+class _Entities:
+    """The rows of a table (those of the dataset, then new ones) that raw rows name, and the table."""
+
+    row: Ints
+    table: Features
+
+
+class NewRows:
+    """Raw rows for one dataset, checked and encoded with its vocabularies."""
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        rows: pl.DataFrame,
+        items: pl.DataFrame | None = None,
+        users: pl.DataFrame | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.history = HistoryIndex(dataset)
+        self.rows = rows
+        self.location = Location(ROWS)
+        self.item = self._entities(Role.ITEM, items, dataset.item_ids, dataset.item_table)
+        self.user = self._entities(Role.USER, users, dataset.user_ids, dataset.user_table)
+        self.context = self._context()
+        self.time = self._time()
+        self.order, self.offsets = self._requests()
+
+    def batches(self, requests: int, max_history: int, *, with_times: bool) -> Iterator[tuple[Ints, RequestBatch]]:
+        """Batches of so many requests, each with the numbers of its rows in the order of its candidates."""
+        for first in range(0, len(self.offsets) - 1, requests):
+            bounds = self.offsets[first : first + requests + 1]
+            yield self.order[bounds[0] : bounds[-1]], self._assemble(bounds, max_history, with_times)
+
+    def _assemble(self, bounds: Ints, max_history: int, with_times: bool) -> RequestBatch:
+        rows, heads = self.order[bounds[0] : bounds[-1]], self.order[bounds[:-1]]
+        items, item_of_candidate = share_items(self.item.table, self.item.row[rows])
+        labels = torch.zeros(len(rows), len(self.dataset.schema.tasks))
+        candidates = Candidates(items, item_of_candidate, torch.from_numpy(bounds - bounds[0]))
+        return RequestBatch(self._user_inputs(heads, max_history, with_times), candidates, labels)
+
+    def _user_inputs(self, heads: Ints, max_history: int, with_times: bool) -> UserInputs:
+        """The user side of requests, each told by its first row."""
+        dataset, history = self.dataset, self.history
+        known = np.where(self.user.row[heads] < len(dataset.user_table), self.user.row[heads], UNKNOWN_ROW)
+        found, offsets = history.before(known, self.time[heads], max_history)
+        events = [found.take(column).astype(np.int64) for column in history.events]
+        stacked = np.stack(events, axis=1) if events else np.zeros((len(found), 0), dtype=np.int64)
+        last = dataset.manifest.last_time if with_times else None
+        return UserInputs(
+            users=self.user.table.take(torch.from_numpy(self.user.row[heads])),
+            context=Features(torch.from_numpy(self.context[heads])),
+            history=make_history(
+                history.table,
+                found.take(history.item),
+                Features(torch.from_numpy(stacked)),
+                offsets,
+                None if last is None or history.time is None else found.take(history.time),
+            ),
+            times=None if last is None else torch.from_numpy(self._asked_at(heads, last)),
+        )
+
+    def _asked_at(self, heads: Ints, last: int) -> Ints:
+        """The times of requests; one without a time is asked for when the dataset ends."""
+        return np.where(self.time[heads] == AFTER_ALL, last, self.time[heads])
+
+    def _entities(self, role: Role, table: pl.DataFrame | None, known: pl.Series, features: Features) -> _Entities:
+        schema = self.dataset.schema
+        id_column = schema.item_id if role is Role.ITEM else schema.user_id
+        ids = columns.texts(self._column(id_column), self.location, identifies=True).alias("id")
+        numbered = pl.DataFrame({"id": known}).with_row_index("row")
+        found = pl.DataFrame({"id": ids}).join(numbered, on="id", how="left", maintain_order="left")["row"]
+        new = ids.filter(found.is_null()).unique().sort()
+        if not len(new):
+            return _Entities(found.to_numpy().astype(np.int64), features)
+        declared = schema.with_role(role)
+        name = f"{role.value}s"
+        described = read_table(table, Location(name), id_column, declared, self._told_by_rows(declared, ids, table))
+        fresh = encoded_features(self.dataset.encoders.of(role), described.of(new), unknown=False)
+        behind = pl.DataFrame({"id": new}).with_row_index("row", offset=len(features))
+        both = pl.concat([numbered, behind])
+        rows = pl.DataFrame({"id": ids}).join(both, on="id", how="left", maintain_order="left")["row"]
+        return _Entities(rows.to_numpy().astype(np.int64), features.followed_by(fresh))
+
+    def _told_by_rows(
+        self, features: tuple[Feature, ...], ids: pl.Series, table: pl.DataFrame | None
+    ) -> pl.DataFrame | None:
+        """What the rows say of ids, one row each, where they have columns that the table lacks."""
+        given = table.columns if table is not None else []
+        told = [f for f in features if f.source_column in self.rows.columns and f.source_column not in given]
+        if not told:
+            return None
+        clean = [columns.clean(feature, self.rows[feature.source_column], self.location) for feature in told]
+        return pl.DataFrame([ids.alias(ID), *clean]).unique(ID, keep="first", maintain_order=True)
+
+    def _context(self) -> Ints:
+        """Indices [rows, context features]."""
+        encoders = {encoder.name: encoder for encoder in self.dataset.encoders.context}
+        declared = self.dataset.schema.with_role(Role.CONTEXT)
+        values = [columns.clean(f, self._column(f.source_column), self.location) for f in declared]
+        indices = [encoders[f.name].encode(column) for f, column in zip(declared, values, strict=True)]
+        return np.stack(indices, axis=1) if indices else np.zeros((self.rows.height, 0), dtype=np.int64)
+
+    def _time(self) -> Ints:
+        """When each row is asked for; rows of one request id when the first of them is, as in the log."""
+        schema = self.dataset.schema
+        if schema.time is None or schema.time not in self.rows.columns:
+            return np.full(self.rows.height, AFTER_ALL, dtype=np.int64)
+        time = columns.times(self.rows[schema.time], schema.time_unit, self.location)
+        if schema.request_id is not None and schema.request_id in self.rows.columns:
+            request = columns.texts(self.rows[schema.request_id], self.location)
+            frame = pl.DataFrame({USER: self.user.row, REQUEST: request, TIME: time})
+            first = pl.when(request.is_null()).then(TIME).otherwise(pl.col(TIME).min().over(USER, REQUEST))
+            time = frame.select(first).to_series()
+        return time.to_numpy().astype(np.int64)
+
+    def _requests(self) -> tuple[Ints, Ints]:
+        """Rows in the order of requests (same user, time and context), and the offsets between requests."""
+        keys = np.column_stack([self.user.row, self.time, self.context])
+        if not len(keys):
+            return np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        order = np.lexsort(keys.T[::-1])
+        new = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1)])
+        return order, np.append(new, len(order))
+
+    def _column(self, name: str) -> pl.Series:
+        if name not in self.rows.columns:
+            raise DataError(f"{ROWS}: column '{name}' is missing{did_you_mean(name, self.rows.columns)}")
+        return self.rows[name]

@@ -1,0 +1,50 @@
+"""A ranking: candidates in order, how that came about, and the same as a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from limerank.serve.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates in order, best first, and how the answer came about."""
+
+    item_ids: list[str]
+    probabilities: NDArray[np.float32]
+    """[ranked, tasks]"""
+    tasks: list[str]
+    bundle: str
+    known_user: bool
+    history_used: int
+    candidates: int
+    unknown_items: list[str]
+    repeated_items: list[str]
+    """Asked for more than once; each mention is ranked."""
+    seen_items: int
+    """Candidates left out because the user has events with them, if that was asked for."""
+    path: str
+    milliseconds: dict[str, float]
+
+
+def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
+    """Rankings one below the other: rank, item_id, display where the log has one, and a probability per task."""
+    ids = bundle.item_ids
+    names = [name for ranking in rankings for name in ranking.item_ids]
+    ranks = [np.arange(1, len(ranking.item_ids) + 1) for ranking in rankings]
+    tasks = bundle.manifest.tasks
+    values = np.concatenate([np.zeros((0, len(tasks)), dtype=np.float32), *(one.probabilities for one in rankings)])
+    columns = [
+        pl.Series("rank", np.concatenate([np.zeros(0, dtype=np.int64), *ranks])),
+        pl.Series("item_id", names, dtype=pl.String),
+        *(pl.Series(task, values[:, number]) for number, task in enumerate(tasks)),
+    ]
+    if bundle.manifest.display is not None:
+        columns.insert(2, pl.Series("display", ids.displays_of(ids.rows_of(names)), dtype=pl.String))
+    return pl.DataFrame(columns)
