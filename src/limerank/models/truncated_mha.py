@@ -15,7 +15,7 @@ from limerank.ops.jagged import row_of
 
 
 class TruncatedMHA(MHA):
-    """Options of target attention over a short history."""
+    """Options of truncated MHA."""
 
     recent: int = Field(default=32, ge=1, description="most recent events that are read; the rest is never embedded")
 
