@@ -300,6 +300,15 @@ def test_every_ranker_is_registered_under_its_own_name(dataset: StoredDataset) -
     assert {p.stem.replace("_", "-") for p in models.glob("*.py")} - SHARED_FILES == set(RANKERS)
 
 
+def test_every_ranker_has_options_of_its_own_called_as_it_is_written() -> None:
+    """`LimeMHA(links=16)` says which ranker is meant: LimeMHARanker, and no other."""
+    assert len({kind.options_type for kind in RANKERS.values()}) == len(RANKERS)
+    for kind in RANKERS.values():
+        assert kind.__name__ == f"{kind.options_type.__name__}Ranker"
+        assert kind.options_type.__module__ == kind.__module__
+        assert (kind.options_type.__doc__ or "").startswith("Options of ")
+
+
 def test_unknown_is_trained(dataset: StoredDataset) -> None:
     """In training some indices become 'unknown', so its embedding receives gradient; when predicting none do."""
     embedding = FeatureEmbedding(dataset.encoders.space().item, 4, unknown_rate=0.5)

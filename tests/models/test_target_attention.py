@@ -20,14 +20,13 @@ from limerank.models import Ranker, build_ranker
 from limerank.models.din import DINRanker
 from limerank.models.export import export_user_stage
 from limerank.models.mha import MHARanker
-from limerank.models.sim import SIMRanker
+from limerank.models.sim import SIMRanker, category_digits, category_of_digits
 from limerank.models.truncated_mha import TruncatedMHARanker
 from limerank.models.twin import TWINRanker
 from limerank.nn.layers import activation_unit
+from limerank.nn.layers.activation_unit import Dice
 from limerank.nn.layers.attention import HeadProjection
-from limerank.nn.layers.dice import Dice
 from limerank.ops import top_events as top_events_op
-from limerank.ops.same_category import category_digits, category_of_digits
 from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows

@@ -16,7 +16,7 @@ from limerank.schema import FeatureSpace
 
 
 class HSTU(RankerOptions):
-    """Three layers, as in the paper's comparison."""
+    """Options of HSTU; three layers, as in the paper's comparison."""
 
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=3, ge=1, description="STU layers")

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from limerank.batch import RequestBatch, UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.field_gate import FieldGate
 from limerank.nn.layers.attention import split_heads
 from limerank.ops.jagged import pad, row_of, segment_mean, segment_sum, unpad
 from limerank.schema import FeatureSpace
@@ -105,3 +104,20 @@ class IntTowerRanker(Ranker):
 
     def row_parameters(self) -> list[Tensor]:
         return list(self.to_item_heads.parameters())
+
+
+class FieldGate(nn.Module):
+    """LightSE: fields of these widths, side by side, weigh each other; [B, sum of widths] to the same.
+
+    a = softmax(W mean(x) + b),    x'_f = (1 + a_f) x_f        mean(x) [F], the mean of each field
+    """
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.widths = widths
+        self.weigh = nn.Linear(len(widths), len(widths))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        fields = rows.split(self.widths, 1)
+        weights = self.weigh(torch.stack([field.mean(1) for field in fields], 1)).softmax(1)
+        return torch.cat([field * (1 + weight) for field, weight in zip(fields, weights.split(1, 1), strict=True)], 1)

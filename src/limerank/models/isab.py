@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from limerank.models.lime_xor import LimeXORRanker
+from pydantic import Field
+
+from limerank.models.lime_xor import LimeXOR, LimeXORRanker
+
+
+class ISAB(LimeXOR):
+    """Options of ISAB: those of LIME-XOR."""
+
+    layers: int = Field(default=3, ge=1, description="n, layers; history meets history from the second on")
 
 
 class ISABRanker(LimeXORRanker):
@@ -13,4 +21,6 @@ class ISABRanker(LimeXORRanker):
     """
 
     name = "isab"
+    options_type = ISAB
+    options: ISAB
     order = "gauss-seidel"

@@ -16,7 +16,7 @@ from limerank.schema import FeatureSpace
 
 
 class Lightning(AttentionOptions):
-    """The published decay, as many layers as the other stacks."""
+    """Options of Lightning; the published decay, as many layers as the other stacks."""
 
     layers: int = Field(default=3, ge=1, description="n, layers over the history")
     decay: float = Field(default=8.0, ge=0, description="head h of layer i forgets at rate decay h/H (1 - i/n)")

@@ -17,7 +17,7 @@ from limerank.schema import FeatureSpace
 
 
 class LinearAttention(AttentionOptions):
-    """elu + 1 with a normalizer, as published."""
+    """Options of linear attention; elu + 1 with a normalizer, as published."""
 
     feature_map: Literal["elu", "silu"] = Field(default="elu", description="f, per number: elu(x) + 1 or SiLU")
     normalizer: Literal["sum", "events", "none"] = Field(

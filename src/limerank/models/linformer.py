@@ -15,7 +15,7 @@ from limerank.schema import FeatureSpace
 
 
 class Linformer(AttentionOptions):
-    """`positions` is N_max: older events are not read."""
+    """Options of Linformer; `positions` is N_max: older events are not read."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
     shared_projection: bool = Field(default=False, description="one P for keys and values")

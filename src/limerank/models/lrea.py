@@ -21,7 +21,7 @@ from limerank.schema import FeatureSpace
 
 
 class LREA(AttentionOptions):
-    """`positions` is N_max: older events are not read."""
+    """Options of LREA; `positions` is N_max: older events are not read."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
     nonnegativity: float = Field(default=0.1, ge=0, description="weight of the loss on attention below zero")

@@ -19,7 +19,7 @@ CANDIDATES_PER_BLOCK = 256
 
 
 class Mamba(RankerOptions):
-    """The published sizes of a block."""
+    """Options of Mamba; the published sizes of a block."""
 
     layers: int = Field(default=2, ge=1, description="Mamba blocks")
     state: int = Field(default=16, ge=1, description="numbers of state per channel")

@@ -15,7 +15,7 @@ from limerank.schema import FeatureSpace
 
 
 class MHA(AttentionOptions):
-    """Options of target attention."""
+    """Options of MHA."""
 
     recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
 

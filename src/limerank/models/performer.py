@@ -15,7 +15,7 @@ from limerank.schema import FeatureSpace
 
 
 class Performer(AttentionOptions):
-    """As many features per head as LIME has links."""
+    """Options of Performer; as many features per head as LIME has links."""
 
     rank: int = Field(default=32, ge=1, description="r, what a history is compressed to")
     redraw: int = Field(

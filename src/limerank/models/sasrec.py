@@ -16,7 +16,7 @@ from limerank.schema import FeatureSpace
 
 
 class SASRec(RankerOptions):
-    """Two blocks and learned positions, as published."""
+    """Options of SASRec; two blocks and learned positions, as published."""
 
     encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
     heads: int = Field(default=4, ge=1, description="H, attention heads")

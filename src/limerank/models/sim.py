@@ -14,12 +14,13 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
 from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.ops.jagged import pad, row_of
-from limerank.ops.same_category import category_digits, category_of_digits, recent_of_category
 from limerank.ops.target_attention import attend_one
-from limerank.ops.top_events import attend_chosen, search_jagged, search_one
+from limerank.ops.top_events import attend_chosen, recent_of_category, search_jagged, search_one
 from limerank.schema import UNKNOWN_INDEX, FeatureSpace, Kind
 
-MOST_CATEGORIES = 2**21
+DIGIT = 2**10
+"""Numbers below twice this are exact in half precision."""
+MOST_CATEGORIES = 2 * DIGIT * DIGIT
 NO_CATEGORY = -1
 
 
@@ -174,3 +175,14 @@ def _category_column(space: FeatureSpace, name: str) -> int:
             f"key 'model.category': '{name}' has {single[column].size} values, more than {MOST_CATEGORIES}"
         )
     return column
+
+
+def category_digits(categories: Tensor, dtype: torch.dtype) -> Tensor:
+    """Categories [n] as two numbers [n, 2] that survive fp16 rows; below MOST_CATEGORIES."""
+    return torch.stack([categories // DIGIT, categories % DIGIT], 1).to(dtype)
+
+
+def category_of_digits(digits: Tensor) -> Tensor:
+    """The inverse of `category_digits`."""
+    whole = digits.round().long()
+    return whole[:, 0] * DIGIT + whole[:, 1]

@@ -13,7 +13,7 @@ from limerank.ops.jagged import segment_mean, segment_sum
 
 
 class TTSN(RankerOptions):
-    """The paper pools by sum; the mean is offered for comparison."""
+    """Options of TTSN; the paper pools by sum, the mean is offered for comparison."""
 
     pooling: Literal["sum", "mean"] = Field(default="sum", description="how the history becomes one vector")
 

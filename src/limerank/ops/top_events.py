@@ -71,10 +71,31 @@ def search_jagged(
     real = torch.arange(scores.shape[2], device=scores.device) < key_offsets.diff()[:, None]
     scores = scores.masked_fill(~real[:, None], -torch.inf)
     chosen = scores.topk(min(count, scores.shape[2]), sorted=False).indices
-    return in_batch(unpad(chosen, places), query_offsets, key_offsets)
+    return _in_batch(unpad(chosen, places), query_offsets, key_offsets)
 
 
-def in_batch(chosen: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> tuple[Tensor, Tensor]:
+def recent_of_category(
+    categories: Tensor, query_offsets: Tensor, event_categories: Tensor, key_offsets: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """`index` and `found` [sum_q, K] of the last events of the same category; a negative category has none.
+
+    By binary search in the sorted categories of each request's events.
+    """
+    padded_events, _ = pad(event_categories, key_offsets)
+    length = padded_events.shape[1]
+    real = torch.arange(length, device=key_offsets.device) < key_offsets.diff()[:, None]
+    padded_events = padded_events.masked_fill(~real, torch.iinfo(padded_events.dtype).max)
+    by_category, place = padded_events.sort(dim=1, stable=True)
+    wanted, places = pad(categories, query_offsets)
+    first = torch.searchsorted(by_category, wanted)
+    last = torch.searchsorted(by_category, wanted, right=True)
+    taken = last[..., None] - 1 - torch.arange(min(count, length), device=categories.device)
+    chosen = place.gather(1, taken.clamp(min=0).flatten(1)).view(taken.shape)
+    chosen = chosen.where(taken >= first[..., None], length)
+    return _in_batch(unpad(chosen, places), query_offsets, key_offsets)
+
+
+def _in_batch(chosen: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> tuple[Tensor, Tensor]:
     """`index` and `found` from places [sum_q, K] within each request's own history; what is behind it is not found."""
     request = row_of(query_offsets, chosen.shape[0])
     found = chosen < key_offsets.diff().index_select(0, request)[:, None]

@@ -8,6 +8,8 @@ The first layer never sees the concatenation. With its weight in four parts W_t,
 
 the first term belongs to the item and is cached in its row. The matrix of the second is made once per candidate and
 does for a pair both what only E_j and what T_c * E_j contribute, so a pair costs one product of width d, not 4 d.
+
+Between the layers stands a ReLU, or DIN's own activation, `Dice`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limerank.nn.layers.dice import Dice
-
 Activation = Literal["relu", "dice"]
 EVENTS_PER_BLOCK, PAIRS_PER_BLOCK = 512, 2048
 """Pairs whose hidden layers are alive at once when one request is served: few enough to stay in a cache."""
+DICE_MOMENTUM, DICE_EPSILON = 0.1, 1e-6
 
 
 class ActivationUnit(nn.Module):
@@ -73,3 +74,39 @@ class ActivationUnit(nn.Module):
             activated: Tensor = self.dice[layer](rows, real)
             return activated
         return functional.relu(rows) if torch.is_grad_enabled() else rows.relu_()
+
+
+class Dice(nn.Module):
+    """A soft switch between two slopes where a neuron's values usually lie.
+
+        p = sigmoid((z - mean) / sqrt(variance + eps)),    dice(z) = (p + alpha (1 - p)) z
+
+    In training mean and variance are those of the batch, padding left out; in evaluation they are averages kept while
+    training, so that no score depends on its batch mates. The averages are buffers and travel with the weights.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(width))
+        self.mean: Tensor
+        self.variance: Tensor
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, rows: Tensor, real: Tensor | None = None) -> Tensor:
+        """[..., width] to the same shape; `real` [...] is false where a row is padding."""
+        mean, variance = self._batch_statistics(rows, real) if self.training else (self.mean, self.variance)
+        switch = ((rows - mean) * (variance + DICE_EPSILON).rsqrt()).sigmoid()
+        return rows * torch.lerp(self.alpha, torch.ones_like(self.alpha), switch)
+
+    def _batch_statistics(self, rows: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        flat = rows.flatten(0, -2)
+        weight = flat.new_ones(flat.shape[0], 1) if real is None else real.flatten()[:, None].to(flat.dtype)
+        count = weight.sum().clamp(min=1)
+        mean = (flat * weight).sum(0) / count
+        variance = ((flat - mean).square() * weight).sum(0) / count
+        with torch.no_grad():
+            step = DICE_MOMENTUM * (weight.sum() > 0)  # a batch without one event teaches nothing
+            self.mean.lerp_(mean, step)
+            self.variance.lerp_(variance, step)
+        return mean, variance
