@@ -6,10 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.build.states import LOCK
-from limerank.splits import Days
+from limerank.data.raw.log import EventFile, RawLog
 from limerank.schema import Feature, Kind, Role, Schema, Task
+from limerank.splits import Days
 
 DAY = 86_400_000
 SCHEMA = Schema(

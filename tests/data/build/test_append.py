@@ -22,13 +22,12 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
 from limerank.data.build.append import append
-from limerank.data.store.dataset import StoredDataset
 from limerank.data.build.prepare import prepare
-from limerank.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
-from limerank.splits import LastEvents
 from limerank.schema import Histories
+from limerank.splits import LastEvents, Part
 from limerank.train.run import Run
 from limerank.train.trainer import train
 
@@ -179,14 +178,14 @@ KILLED = """
 import sys
 from pathlib import Path
 from limerank.data.build.append import append
-from limerank.data.store.dataset import EventLog, Manifest
+from limerank.data.store.dataset import StoredDataset, Manifest
 from limerank.data.raw.log import EventFile, RawLog
 import polars as pl
-log = EventLog.open(Path(sys.argv[1]))
+dataset = StoredDataset.open(Path(sys.argv[1]))
 events = pl.read_parquet(sys.argv[2])
-raw = RawLog(schema=log.schema, events=(EventFile.of_frame(events, "new"),), items=None, users=None, origin={})
+raw = RawLog(schema=dataset.schema, events=(EventFile.of_frame(events, "new"),), items=None, users=None, origin={})
 print("ready", flush=True)
-append(log.path, raw)
+append(dataset.path, raw)
 print("done", flush=True)
 """
 

@@ -16,12 +16,12 @@ from logs_by_day import DAY, SCHEMA, contents, days_of, every_day, raw_of
 
 from limerank.data.build import states
 from limerank.data.build.append import add, append
-from limerank.data.store.dataset import StoredDataset
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import RawLog
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UnavailableError
-from limerank.splits import Days
 from limerank.schema import UNKNOWN_INDEX
+from limerank.splits import Days
 
 NEW = [("new", "late", 5 * DAY + 1, 1), ("newer", "later", 5 * DAY + 2, 0)]
 ITEMS = pl.DataFrame({"item_id": ["late", "later"], "color": ["thing-ish", "blue"], "words": [["x"], ["x"]]})

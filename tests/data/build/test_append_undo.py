@@ -18,12 +18,12 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
 from limerank.data.build.append import append
-from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.data.build.prepare import prepare
-from limerank.splits import Part
 from limerank.data.build.states import undo
+from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
+from limerank.splits import Part
 from limerank.train.run import Run
 from limerank.train.trainer import train
 
@@ -178,7 +178,7 @@ from pathlib import Path
 from typing import Any
 import polars as pl
 from limerank.data.build import append as appending
-from limerank.data.store.dataset import MANIFEST, EventLog
+from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.build.states import undo
 
@@ -201,7 +201,7 @@ for line in sys.stdin:
     child = os.fork()  # importing takes longer than all the rest
     if not child:
         day = EventFile.of_frame(pl.read_parquet(path.parent / "day.parquet"), "day")
-        raw = RawLog(schema=EventLog.open(path).schema, events=(day,), items=None, users=None, origin={})
+        raw = RawLog(schema=StoredDataset.open(path).schema, events=(day,), items=None, users=None, origin={})
         sys.addaudithook(killed_after(int(line)))
         appending.append(path, raw)
         undo(path)

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limerank.data.build import segment, sorting
 from limerank.data.batches import RequestLoader
-from limerank.data.store.dataset import StoredDataset
+from limerank.data.build import segment, sorting
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.sources.table.read import write_table_log
-from limerank.splits import Part
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UnavailableError
+from limerank.splits import Part
 
 COMMAND = [sys.executable, "-m", "limerank", "prepare", "table"]
 ENVIRONMENT = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}

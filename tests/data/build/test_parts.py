@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from limerank.config import validate
 from limerank.data.build.parts import DAY_MS, Requests, assign
-from limerank.splits import NO_PART, Part
 from limerank.errors import DataError
-from limerank.splits import ByColumn, Days, GlobalTime, LastEvents, LastFraction, Split
 from limerank.schema import Schema
+from limerank.splits import NO_PART, ByColumn, Days, GlobalTime, LastEvents, LastFraction, Part, Split
 
 TRAIN, VALIDATION, TEST = (part.code for part in Part)
 

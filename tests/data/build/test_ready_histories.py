@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limerank.data.batches import RequestLoader
-from limerank.data.store.dataset import StoredDataset
-from limerank.data.store.history import HistoryIndex
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.splits import Part
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.history import HistoryIndex
 from limerank.errors import DataError
-from limerank.splits import ByColumn, LastEvents
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task
+from limerank.splits import ByColumn, LastEvents, Part
 
 SCHEMA = Schema(
     time=None,
@@ -84,7 +83,9 @@ def decoded(dataset: StoredDataset) -> list[Any]:
     start = dataset.column("requests/start")
     for request in range(dataset.manifest.counts["requests"]):
         rows, _ = index.rows(np.array([request]), 10**6)
-        kinds = [dataset.encoders.item[kind].decode(int(index.table.indices[int(i), kind])) for i in rows.take(index.item)]
+        kinds = [
+            dataset.encoders.item[kind].decode(int(index.table.indices[int(i), kind])) for i in rows.take(index.item)
+        ]
         dids = [dataset.encoders.event[0].decode(int(i)) for i in rows.take(index.events[0])]
         for place in range(int(start[request]), int(start[request + 1])):
             found.append(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from limerank.data.build.entities import Table
 from limerank.data.build.dictionary import Dictionary
+from limerank.data.build.entities import Table
 from limerank.data.raw.log import RawLog
 from limerank.schema import Role
 

@@ -12,19 +12,28 @@ from numpy.typing import NDArray
 from limerank import files
 from limerank.data.build import entities, segment
 from limerank.data.build import parts as splits
-from limerank.data.raw import columns
-from limerank.data.build.entities import Table
-from limerank.data.store.column_files import write_ids, save_column
 from limerank.data.build.dictionary import Dictionary
-from limerank.data.store.encoders import Encoders
+from limerank.data.build.entities import Table
 from limerank.data.build.fit import Counted
-from limerank.data.store.dataset import ENCODERS, FORMAT, MANIFEST, UNKNOWN_ROW, StoredDataset, Manifest, SegmentFacts, seal
 from limerank.data.build.reading import ITEM, USER, Intake
-from limerank.data.build.sorting import FinalRows, Ordered, Ordering
-from limerank.data.raw.location import Location
-from limerank.data.raw.log import RawLog
 from limerank.data.build.ready_histories import HistoryUse, ReadHistories
 from limerank.data.build.segment import TrainingCounts
+from limerank.data.build.sorting import FinalRows, Ordered, Ordering
+from limerank.data.raw import columns
+from limerank.data.raw.location import Location
+from limerank.data.raw.log import RawLog
+from limerank.data.store.column_files import save_column, write_ids
+from limerank.data.store.dataset import (
+    ENCODERS,
+    FORMAT,
+    MANIFEST,
+    UNKNOWN_ROW,
+    Manifest,
+    SegmentFacts,
+    StoredDataset,
+    seal,
+)
+from limerank.data.store.encoders import Encoders
 from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress
 from limerank.schema import Role, Schema

@@ -13,20 +13,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from limerank.data.build.dictionary import Codes, Dictionary
+from limerank.data.build.ready_histories import HistoryIntake
 from limerank.data.raw import columns
 from limerank.data.raw.bad_rows import MOST_BAD_SHARE, SetAside
 from limerank.data.raw.columns import ID
-from limerank.times import day_text, EARLIEST_MODERN_TIME, UNITS_APART
-from limerank.data.build.dictionary import Codes, Dictionary
-from limerank.data.store.encoders import hash_texts
 from limerank.data.raw.location import BadValuesError, Location
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.data.build.ready_histories import HistoryIntake
-from limerank.splits import NO_PART, Part
+from limerank.data.store.encoders import hash_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
-from limerank.splits import ByColumn
 from limerank.schema import DISPLAY, Feature, Kind, Role, Schema, TimeUnit
+from limerank.splits import NO_PART, ByColumn, Part
+from limerank.times import EARLIEST_MODERN_TIME, UNITS_APART, day_text
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
 CODE, WHEN = "<code>", "<when>"  # no feature can be called so
@@ -212,15 +211,16 @@ class Intake:
         first, last = self.first_time, self.last_time
         if self.schema.time is not None and self._may_be_seconds():
             names = ", ".join(file.name for file in self.raw.events)
+            seconds = f"seconds of {day_text(1000 * first)} to {day_text(1000 * last)}"
             raise DataError(
-                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of {day_text(first)}, or "
-                f"seconds of {day_text(1000 * first)} to {day_text(1000 * last)}? say time_unit: s, or time_unit: ms"
+                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of "
+                f"{day_text(first)}, or {seconds}? say time_unit: s, or time_unit: ms"
             )
         if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / UNITS_APART:
             names = ", ".join(file.name for file in self.raw.events)
             raise DataError(
-                f"{names}: time column '{self.schema.time}' goes from {day_text(first)} to {day_text(last)} when read as "
-                f"{self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
+                f"{names}: time column '{self.schema.time}' goes from {day_text(first)} to {day_text(last)} when read "
+                f"as {self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
             )
 
 

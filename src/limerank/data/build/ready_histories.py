@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.raw import columns
-from limerank.data.store.column_files import ColumnWriter, map_column, type_for
 from limerank.data.build.dictionary import FIRST_RANK, Dictionary, ranks
-from limerank.data.store.encoders import Encoder, hash_texts
 from limerank.data.build.fit import Counted
+from limerank.data.raw import columns
 from limerank.data.raw.location import Location
-from limerank.data.store.ranges import expand_ranges
 from limerank.data.raw.log import RawLog
+from limerank.data.store.column_files import ColumnWriter, map_column, type_for
+from limerank.data.store.encoders import Encoder, hash_texts
+from limerank.data.store.ranges import expand_ranges
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import UNKNOWN_INDEX, Feature, Histories, Kind, Role
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.data.store.column_files import ColumnWriter, map_column, save_column, type_for
 from limerank.data.build.dictionary import FIRST_RANK
-from limerank.data.store.encoders import Encoder, Encoders
 from limerank.data.build.fit import Counted, fit_numbers, fit_texts
-from limerank.data.build.reading import FeatureColumn, Intake
-from limerank.data.build.sorting import Ordered
-from limerank.data.build.ready_histories import HistoryUse, ReadHistories
 from limerank.data.build.parts import Requests
-from limerank.splits import Part
+from limerank.data.build.reading import FeatureColumn, Intake
+from limerank.data.build.ready_histories import HistoryUse, ReadHistories
+from limerank.data.build.sorting import Ordered
+from limerank.data.store.column_files import ColumnWriter, map_column, save_column, type_for
+from limerank.data.store.encoders import Encoder, Encoders
 from limerank.progress import Bar
 from limerank.schema import UNKNOWN_INDEX, Feature, Kind, Role
+from limerank.splits import Part
 
 EVENTS_PER_BLOCK = 1_000_000
 MOST_SAMPLED_VALUES = 4_000_000  # quantiles of more values are taken from every second, third, ... of them

@@ -16,14 +16,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.store.column_files import ColumnWriter, map_column, type_for
 from limerank.data.build.dictionary import ranks
 from limerank.data.build.reading import ITEM, REQUEST, SPLIT, TIME, USER, Intake
 from limerank.data.build.ready_histories import HISTORY, LENGTH, ReadHistories
+from limerank.data.store.column_files import ColumnWriter, map_column, type_for
 from limerank.errors import DataError
 from limerank.progress import Bar
-from limerank.splits import ByColumn
 from limerank.schema import Kind, Role
+from limerank.splits import ByColumn
 
 ROWS_PER_SHARE = 1_000_000
 HISTORY_KEY = "history_key"
