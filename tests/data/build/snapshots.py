@@ -32,7 +32,9 @@ def snapshot(dataset: StoredDataset, max_history: int = 1000) -> list[Any]:
                 parts[min(int(dataset.column("requests/part")[request]), NO_PART)],
                 batch.inputs.context.indices.tolist(),
                 batch.inputs.users.indices.tolist(),
-                sorted(zip([dataset.item_ids[int(i)] for i in candidates], labels, items.indices.tolist(), strict=True)),
+                sorted(
+                    zip([dataset.item_ids[int(i)] for i in candidates], labels, items.indices.tolist(), strict=True)
+                ),
                 [dataset.item_ids[int(i)] for i in rows.take(loader.history.item)],
                 batch.inputs.history.events.indices.tolist(),
                 time[rows.rows].tolist(),

@@ -15,11 +15,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limerank.api.run import Run
-from limerank.training.trainer import train
 from logs_by_day import DAY, SCHEMA, Row, days_of, every_day, raw_of
 from snapshots import snapshot
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
@@ -30,6 +29,7 @@ from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
 from limerank.schema import Histories
 from limerank.splits import LastEvents, Part
+from limerank.training.trainer import train
 
 events_of_days = st.lists(
     st.tuples(
@@ -178,14 +178,14 @@ KILLED = """
 import sys
 from pathlib import Path
 from limerank.data.build.append import append
-from limerank.data.store.dataset import EventLog, Manifest
+from limerank.data.store.dataset import StoredDataset, Manifest
 from limerank.data.raw.log import EventFile, RawLog
 import polars as pl
-log = EventLog.open(Path(sys.argv[1]))
+dataset = StoredDataset.open(Path(sys.argv[1]))
 events = pl.read_parquet(sys.argv[2])
-raw = RawLog(schema=log.schema, events=(EventFile.of_frame(events, "new"),), items=None, users=None, origin={})
+raw = RawLog(schema=dataset.schema, events=(EventFile.of_frame(events, "new"),), items=None, users=None, origin={})
 print("ready", flush=True)
-append(log.path, raw)
+append(dataset.path, raw)
 print("done", flush=True)
 """
 

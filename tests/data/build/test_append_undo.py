@@ -11,11 +11,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from limerank.api.run import Run
-from limerank.training.trainer import train
 from logs_by_day import DAY, contents, days_of, every_day, raw_of
 from snapshots import snapshot
 
+from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
 from limerank.data.build import states
@@ -26,6 +25,7 @@ from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
 from limerank.splits import Part
+from limerank.training.trainer import train
 
 DAYS = days_of(every_day([("ann", "p", day * DAY + 7, day % 2) for day in range(1, 12)]))
 MENDED = pl.concat([DAYS[6], days_of([("bob", "q", 7 * DAY + 9, 1)])[6]])
@@ -178,7 +178,7 @@ from pathlib import Path
 from typing import Any
 import polars as pl
 from limerank.data.build import append as appending
-from limerank.data.store.dataset import MANIFEST, EventLog
+from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.build.states import undo
 
@@ -201,7 +201,7 @@ for line in sys.stdin:
     child = os.fork()  # importing takes longer than all the rest
     if not child:
         day = EventFile.of_frame(pl.read_parquet(path.parent / "day.parquet"), "day")
-        raw = RawLog(schema=EventLog.open(path).schema, events=(day,), items=None, users=None, origin={})
+        raw = RawLog(schema=StoredDataset.open(path).schema, events=(day,), items=None, users=None, origin={})
         sys.addaudithook(killed_after(int(line)))
         appending.append(path, raw)
         undo(path)

@@ -83,7 +83,9 @@ def decoded(dataset: StoredDataset) -> list[Any]:
     start = dataset.column("requests/start")
     for request in range(dataset.manifest.counts["requests"]):
         rows, _ = index.rows(np.array([request]), 10**6)
-        kinds = [dataset.encoders.item[kind].decode(int(index.table.indices[int(i), kind])) for i in rows.take(index.item)]
+        kinds = [
+            dataset.encoders.item[kind].decode(int(index.table.indices[int(i), kind])) for i in rows.take(index.item)
+        ]
         dids = [dataset.encoders.event[0].decode(int(i)) for i in rows.take(index.events[0])]
         for place in range(int(start[request]), int(start[request + 1])):
             found.append(

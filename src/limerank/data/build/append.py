@@ -49,7 +49,9 @@ class Addition:
     notes: list[str]
 
 
-def append(path: Path, raw: RawLog, *, allow_undescribed: bool = False, progress: Progress | None = None) -> StoredDataset:
+def append(
+    path: Path, raw: RawLog, *, allow_undescribed: bool = False, progress: Progress | None = None
+) -> StoredDataset:
     """Add the events of `raw`, whose schema is the dataset's and whose times are all later than the dataset's."""
     add(path, raw, allow_undescribed=allow_undescribed, progress=progress)
     return StoredDataset.open(path)
@@ -197,9 +199,8 @@ class _Writing:
         now, names = self.dataset.manifest, self._names()
         if now.last_time is None or intake.first_time > now.last_time:
             return
-        problem = (
-            f"has events of {time_text(intake.first_time)}, but {self.dataset.path} already reaches {time_text(now.last_time)}"
-        )
+        reached = f"{self.dataset.path} already reaches {time_text(now.last_time)}"
+        problem = f"has events of {time_text(intake.first_time)}, but {reached}"
         fix = "prepare all of them again"
         if now.before is not None and now.before.last_time is not None and intake.first_time > now.before.last_time:
             fix = f"take the last append back first: limerank append {self.dataset.path} --undo"

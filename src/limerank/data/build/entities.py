@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from limerank.batch import Features
 from limerank.data.build.fit import Counted, fit_numbers, fit_texts
 from limerank.data.raw import columns
 from limerank.data.raw.columns import ID
 from limerank.data.raw.location import Location
 from limerank.data.store.column_files import save_column
 from limerank.data.store.encoders import Encoder
+from limerank.data.store.features import features_of
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import DISPLAY, UNKNOWN_INDEX, Feature, Kind
 
@@ -106,30 +109,47 @@ def _counted(feature: Feature, table: Table, count: Ints) -> Counted:
 
 def write_table(directory: Path, folder: str, encoders: Sequence[Encoder], table: Table, *, unknown: bool) -> None:
     """Write encoded features by row; `unknown` puts the unknown row first."""
-    before = int(unknown)
     for encoder in encoders:
-        name = f"{folder}/{encoder.name}"
-        if encoder.name not in table.rows.columns:  # an element of a ready-made history: this feature is not known
-            values = pl.Series(encoder.name, [None] * table.rows.height, dtype=_clean_type(encoder))
-        else:
-            values = table.rows[encoder.name]
-        if encoder.kind is Kind.VECTOR:
-            matrix = np.zeros((len(values) + before, encoder.width), dtype=np.float32)
-            present = values.is_not_null()
-            if present.any():
-                if _width(values, encoder.name) != encoder.width:
-                    raise DataError(
-                        f"feature '{encoder.name}': vectors have width {_width(values, encoder.name)}, "
-                        f"the dataset has {encoder.width}; give the same vectors as before"
-                    )
-                matrix[before:][present.to_numpy()] = np.array(values.drop_nulls().to_list(), dtype=np.float32)
-            save_column(directory, name, matrix)
-        elif encoder.kind is Kind.MULTI_VALUED:
-            lengths = values.list.len().fill_null(0).to_numpy().astype(np.int64)
-            save_column(directory, f"{name}.values", encoder.encode(values.filter(pl.Series(lengths > 0)).explode()))
-            save_column(directory, f"{name}.offsets", np.concatenate([np.zeros(1 + before, int), np.cumsum(lengths)]))
-        else:
-            save_column(directory, name, np.append(np.full(before, UNKNOWN_INDEX), encoder.encode(values)))
+        for name, column in _encoded(encoder, table, int(unknown)).items():
+            save_column(directory, f"{folder}/{name}", column)
+
+
+def encoded_features(encoders: Sequence[Encoder], table: Table, *, unknown: bool) -> Features:
+    """The tensors that a dataset with this table would give, without writing it."""
+    found = {name: column for e in encoders for name, column in _encoded(e, table, int(unknown)).items()}
+    return features_of(encoders, table.rows.height + int(unknown), lambda name: [found[name]])
+
+
+def _encoded(encoder: Encoder, table: Table, before: int) -> dict[str, NDArray[Any]]:
+    """The columns of one feature, by the names they have in the store; so many unknown rows come before the others."""
+    name = encoder.name
+    if name not in table.rows.columns:  # an element of a ready-made history: this feature is not known
+        values = pl.Series(name, [None] * table.rows.height, dtype=_clean_type(encoder))
+    else:
+        values = table.rows[name]
+    if encoder.kind is Kind.VECTOR:
+        return {name: _matrix(encoder, values, before)}
+    if encoder.kind is Kind.MULTI_VALUED:
+        lengths = values.list.len().fill_null(0).to_numpy().astype(np.int64)
+        return {
+            f"{name}.values": encoder.encode(values.filter(pl.Series(lengths > 0)).explode()),
+            f"{name}.offsets": np.concatenate([np.zeros(1 + before, int), np.cumsum(lengths)]),
+        }
+    return {name: np.append(np.full(before, UNKNOWN_INDEX), encoder.encode(values))}
+
+
+def _matrix(encoder: Encoder, values: pl.Series, before: int) -> NDArray[np.float32]:
+    """Vectors by row; all zeros where there is none."""
+    matrix = np.zeros((len(values) + before, encoder.width), dtype=np.float32)
+    present = values.is_not_null()
+    if present.any():
+        if _width(values, encoder.name) != encoder.width:
+            raise DataError(
+                f"feature '{encoder.name}': vectors have width {_width(values, encoder.name)}, "
+                f"the dataset has {encoder.width}; give the same vectors as before"
+            )
+        matrix[before:][present.to_numpy()] = np.array(values.drop_nulls().to_list(), dtype=np.float32)
+    return matrix
 
 
 def _clean_type(encoder: Encoder) -> pl.DataType:

@@ -211,15 +211,16 @@ class Intake:
         first, last = self.first_time, self.last_time
         if self.schema.time is not None and self._may_be_seconds():
             names = ", ".join(file.name for file in self.raw.events)
+            seconds = f"seconds of {day_text(1000 * first)} to {day_text(1000 * last)}"
             raise DataError(
-                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of {day_text(first)}, or "
-                f"seconds of {day_text(1000 * first)} to {day_text(1000 * last)}? say time_unit: s, or time_unit: ms"
+                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of "
+                f"{day_text(first)}, or {seconds}? say time_unit: s, or time_unit: ms"
             )
         if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / UNITS_APART:
             names = ", ".join(file.name for file in self.raw.events)
             raise DataError(
-                f"{names}: time column '{self.schema.time}' goes from {day_text(first)} to {day_text(last)} when read as "
-                f"{self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
+                f"{names}: time column '{self.schema.time}' goes from {day_text(first)} to {day_text(last)} when read "
+                f"as {self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
             )
 
 

@@ -22,17 +22,17 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from limerank import files
-from limerank.batch import Features, Jagged
+from limerank.batch import Features
 from limerank.data.store.bad_rows import PATTERN, BadRows
 from limerank.data.store.column_files import map_column
 from limerank.data.store.encoders import Encoders
+from limerank.data.store.features import features_of
 from limerank.errors import DataError
-from limerank.schema import Kind, Role, Schema
+from limerank.schema import Role, Schema
 from limerank.splits import Part
 from limerank.typed import validate
 
@@ -240,26 +240,8 @@ class StoredDataset:
         return pl.concat([pl.read_ipc(segment / name)[column] for segment in self.segments])
 
     def _features(self, role: Role, folder: str) -> Features:
-        encoders = self.encoders.of(role)
-        single = [e for e in encoders if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
-        indices = torch.empty(self.manifest.counts[folder], len(single), dtype=torch.long)
-        for place, encoder in enumerate(single):
-            indices[:, place] = torch.from_numpy(np.asarray(self.column(f"{folder}/{encoder.name}")).astype(np.int64))
-        return Features(
-            indices,
-            tuple(self._lists(f"{folder}/{e.name}") for e in encoders if e.kind is Kind.MULTI_VALUED),
-            tuple(
-                torch.from_numpy(np.concatenate(self.pieces(f"{folder}/{e.name}")))
-                for e in encoders
-                if e.kind is Kind.VECTOR
-            ),
-        )
-
-    def _lists(self, name: str) -> Jagged:
-        values = [piece.astype(np.int64) for piece in self.pieces(f"{name}.values")]
-        lengths = [np.diff(piece.astype(np.int64)) for piece in self.pieces(f"{name}.offsets")]
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-        return Jagged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(offsets))
+        rows = self.manifest.counts[folder]
+        return features_of(self.encoders.of(role), rows, lambda name: self.pieces(f"{folder}/{name}"))
 
 
 def read_manifest(path: Path) -> Manifest:
