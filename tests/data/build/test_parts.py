@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limerank.config import validate
 from limerank.data.build.parts import DAY_MS, Requests, assign
 from limerank.errors import DataError
 from limerank.schema import Schema
 from limerank.splits import NO_PART, ByColumn, Days, GlobalTime, LastEvents, LastFraction, Part, Split
+from limerank.typed import validate
 
 TRAIN, VALIDATION, TEST = (part.code for part in Part)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from limerank.errors import ArgumentError
+from limerank.ops.xor_attention.strided import Strided
 
 WIDEST_HEAD = 256
 
@@ -91,16 +92,6 @@ def plan(a: int, v: int, links: int, dtype: torch.dtype) -> Plan:
 def padded(size: int) -> int:
     """The next power of two that `tl.dot` accepts."""
     return max(16, 1 << max(size - 1, 0).bit_length())
-
-
-class Strided(NamedTuple):
-    """A tensor as the kernels see it: [user, row, head, column]. History rows have no user, row numbers no column."""
-
-    pointer: Tensor
-    user: int
-    row: int
-    head: int
-    column: int
 
 
 def of_links(tensor: Tensor) -> Strided:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from limerank.ops.xor_attention.triton_backend import Strided
+from limerank.ops.xor_attention.strided import Strided
 
 # The functions `tl.sum` and `tl.max` reduce with. The wrappers themselves cannot be used: they are broken in the
 # interpreter whenever something (torch.compile, say) imported triton before TRITON_INTERPRET was set.
