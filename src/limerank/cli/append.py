@@ -124,7 +124,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _undo(dataset: Path, dry_run: bool, as_json: bool) -> None:
-    from limerank.data.build.states import undo
+    from limerank.data.store.states import undo
 
     left, restored = undo(dataset, dry_run=dry_run)
     taken_back = {name: left.counts[name] - restored.counts[name] for name in COUNTED}
