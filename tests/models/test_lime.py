@@ -35,7 +35,6 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
 from limerank.models import Ranker, build_ranker, check_model
-from limerank.models.export import export_user_stage
 from limerank.models.isab import ISABRanker
 from limerank.models.lime import LimeRanker
 from limerank.models.lime_hstu import LimeHSTURanker
@@ -47,6 +46,7 @@ from limerank.nn.recency import DAY
 from limerank.progress import Progress
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 from limerank.train.evaluate import evaluate, evaluation_loader
 from limerank.train.run import Run

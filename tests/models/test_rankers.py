@@ -30,7 +30,7 @@ from limerank.splits import Part
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 """For what is served, in fp32."""
-SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets", "export"}
+SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets"}
 
 
 def loader_of(dataset: StoredDataset, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:

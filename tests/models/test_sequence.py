@@ -16,7 +16,6 @@ from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import ItemState, Ranker, build_ranker
-from limerank.models.export import export_user_stage
 from limerank.models.hstu import HSTURanker
 from limerank.models.mamba import MambaRanker
 from limerank.models.sasrec import SASRecRanker
@@ -24,6 +23,7 @@ from limerank.nn.layers.mamba import MambaBlock
 from limerank.nn.layers.sasrec import SASRecBlock
 from limerank.nn.layers.stu import STULayer, STUStack
 from limerank.ops import groups, selective_scan, silu_attention
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}

@@ -18,7 +18,6 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import Ranker, build_ranker
 from limerank.models.din import DINRanker
-from limerank.models.export import export_user_stage
 from limerank.models.mha import MHARanker
 from limerank.models.sim import SIMRanker, category_digits, category_of_digits
 from limerank.models.truncated_mha import TruncatedMHARanker
@@ -31,6 +30,7 @@ from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
