@@ -74,7 +74,7 @@ def test_the_bench_reports_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.features == 7
     assert result.memory is not None
     assert result.memory.peak_gigabytes > 0.1
-    assert result.storage.share_of_int32 < 1 / 20
+    assert result.storage.fraction_of_int32 < 1 / 20
     assert {(one.work, one.model) for one in result.prefetch} == {
         (work, model) for work in ("training", "evaluating") for model in ("ttsn", "lime-mha")
     }

@@ -104,11 +104,11 @@ def test_the_sentences_about_absorption_in_the_documentation_are_recomputed() ->
         shortest = absorption(**size).pays_from
         shown = f"d={size['width']}, l={size['links']}, H={size['heads']}: "
         assert shown + (f"from {shortest} events" if shortest else "never") in text
-    shares = []
+    percentages = []
     for size in PUBLISHED:
         attention = xor_attention_cost(history=1, **size)
-        shares.append(round(100 * attention.flops / xor_layer_cost(**size).per_event.flops))
-    assert "Attention is {} %, {} % and {} % of a plain layer".format(*shares) in text
+        percentages.append(round(100 * attention.flops / xor_layer_cost(**size).per_event.flops))
+    assert "Attention is {} %, {} % and {} % of a plain layer".format(*percentages) in text
 
 
 few = st.integers(1, 40)

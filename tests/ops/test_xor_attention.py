@@ -51,14 +51,14 @@ def test_the_reference_is_the_sum_over_pairs(activation: Any) -> None:
             return torch.zeros(value, dtype=torch.float64)
         scores = [float(query @ key) / qk**0.5 for key in keys]
         if activation == "softmax":
-            shares = torch.tensor(scores, dtype=torch.float64).exp()
-            shares /= shares.sum()
+            weights = torch.tensor(scores, dtype=torch.float64).exp()
+            weights /= weights.sum()
         else:
-            shares = torch.tensor([s / (1 + torch.tensor(-s).exp().item()) for s in scores], dtype=torch.float64) / len(
-                keys
-            )
+            weights = torch.tensor(
+                [s / (1 + torch.tensor(-s).exp().item()) for s in scores], dtype=torch.float64
+            ) / len(keys)
         return sum(
-            (share * one for share, one in zip(shares, values, strict=True)), torch.zeros(value, dtype=torch.float64)
+            (weight * one for weight, one in zip(weights, values, strict=True)), torch.zeros(value, dtype=torch.float64)
         )
 
     for user, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):

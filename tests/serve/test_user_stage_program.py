@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/serve-a-ranking.md"
 
 def assert_same(got: UserState, expected: UserState) -> None:
     assert isinstance(got, UserState)
-    torch.testing.assert_close((got.memory, got.share), (expected.memory, expected.share), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close((got.memory, got.head_part), (expected.memory, expected.head_part), rtol=1e-5, atol=1e-5)
     assert (got.offsets is None) == (expected.offsets is None)
     if got.offsets is not None and expected.offsets is not None:
         assert torch.equal(got.offsets, expected.offsets)

@@ -69,8 +69,8 @@ class Storage(BaseModel):
     limerank: float
     padded_float64: float
     padded_int32: float
-    share_of_float64: float
-    share_of_int32: float
+    fraction_of_float64: float
+    fraction_of_int32: float
 
 
 class Preparing(BaseModel):
@@ -205,8 +205,8 @@ def measure_assembly(dataset: StoredDataset, repeats: int) -> tuple[list[Assembl
         limerank=ours,
         padded_float64=wide,
         padded_int32=narrow,
-        share_of_float64=ours / wide,
-        share_of_int32=ours / narrow,
+        fraction_of_float64=ours / wide,
+        fraction_of_int32=ours / narrow,
     )
     return results, storage
 

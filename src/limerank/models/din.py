@@ -31,7 +31,7 @@ class DIN(RankerOptions):
 class DINRanker(Ranker):
     """o_c = sum_j a_cj E_j, a_cj = MLP[T_c; E_j; T_c - E_j; T_c * E_j], not normalized.
 
-    An item row holds T_c and its share of the MLP's first layer.
+    An item row holds T_c and what it adds to the MLP's first layer.
     """
 
     name = "din"
@@ -51,7 +51,7 @@ class DINRanker(Ranker):
         return UserState((self.history(inputs),), self.head.from_user(context), inputs.history.offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
-        return torch.cat([items, self.unit.item_share(items)], 1)
+        return torch.cat([items, self.unit.item_part(items)], 1)
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         (history,) = user.memory

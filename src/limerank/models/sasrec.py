@@ -58,11 +58,11 @@ class SASRecRanker(PooledRanker):
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         rows, offsets = self.history(inputs), inputs.history.offsets
-        share = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
         if self.factorized:
-            return UserState((self.stack.last(rows, offsets),), share)
+            return UserState((self.stack.last(rows, offsets),), head_part)
         memory = self.stack.prefill(rows, offsets)
-        return UserState(tuple(tensor for keys_values in memory for tensor in keys_values), share, offsets)
+        return UserState(tuple(tensor for keys_values in memory for tensor in keys_values), head_part, offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
         return super().item_rows(items) if self.factorized else items

@@ -101,17 +101,17 @@ class Polynomial:
         """Its value."""
         return sum(coefficient * self._power(sizes, e) for e, coefficient in self.coefficients.items())
 
-    def leading(self, smaller: str, larger: str, *where: Mapping[str, int], least_share: float = 5e-3) -> str:
+    def leading(self, smaller: str, larger: str, *where: Mapping[str, int], least_fraction: float = 5e-3) -> str:
         """The terms that no other bounds, without their coefficients, such as `N·d² + N·l·d`.
 
         `smaller` is at most `larger`, as l is at most N: then l^c N^a is bounded by l^c' N^a' if a <= a' and
-        a + c <= a' + c'. Terms that are less than `least_share` of the value at any of the sizes `where` are left out
-        before: they are traces of blocks and paddings.
+        a + c <= a' + c'. Terms that are less than `least_fraction` of the value at any of the sizes `where` are left
+        out before: they are traces of blocks and paddings.
         """
         small, big = self.letters.index(smaller), self.letters.index(larger)
         terms = list(self.coefficients)
         for sizes in where:
-            least = least_share * self(sizes)
+            least = least_fraction * self(sizes)
             terms = [e for e in terms if self.coefficients[e] * self._power(sizes, e) > least]
 
         def ranks(exponents: tuple[int, ...]) -> list[int]:

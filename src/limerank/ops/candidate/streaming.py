@@ -193,7 +193,7 @@ class _LaterLayers:
 
 
 def _check(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None) -> None:
-    check_same_size("matrix", head.matrix, 1, "share", store.share, 1)
+    check_same_size("matrix", head.matrix, 1, "head_part", store.head_part, 1)
     if head.interact is None:
         check_same_size("matrix", head.matrix, 0, "rows", store.rows, 1)
     if block is not None and block < 1:

@@ -26,7 +26,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Work of a path that reads each event once: linear in the history, plus a share for each user's links."""
+    """Work of a path that reads each event once: linear in the history, plus a part for each user's links."""
 
     per_event: Cost
     per_user: Cost
