@@ -270,12 +270,12 @@ def test_hstu_is_causal_and_links_are_not(dataset: StoredDataset) -> None:
     assert isinstance(ranker, LimeHSTURanker)
     history = batch.inputs.history
     before, state = ranker.history(batch.inputs), ranker.encode_user(batch.inputs)
-    for place in (0, 5, 8):
+    for position in (0, 5, 8):
         items = history.item_of_event.clone()
-        items[place] = (items[place] + 1) % len(history.items)
+        items[position] = (items[position] + 1) % len(history.items)
         other = dataclasses.replace(batch.inputs, history=dataclasses.replace(history, item_of_event=items))
         changed = (ranker.history(other) != before).any(1)
-        assert changed.tolist() == [number >= place for number in range(9)]
+        assert changed.tolist() == [number >= position for number in range(9)]
         assert not torch.allclose(ranker.encode_user(other).memory[0], state.memory[0])
 
 
@@ -513,14 +513,14 @@ def test_options_that_do_not_fit_are_refused(name: str) -> None:
 
 def expected_recency(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
     """softmax(x_j - decay (now - t_j)) with the age in days at the request, which is not what the code computes."""
-    times, moments = batch.inputs.history.times, batch.inputs.times
+    times, now = batch.inputs.history.times, batch.inputs.times
     assert times is not None
-    assert moments is not None
+    assert now is not None
     assert ranker.recency is not None
     decay = torch.nn.functional.softplus(ranker.recency.raw)
     bounds, rows = batch.inputs.history.offsets.tolist(), []
     for request, (history, context, targets) in enumerate(per_request(ranker, batch)):
-        ages = (moments[request] - times[bounds[request] : bounds[request + 1]]).double() / DAY
+        ages = (now[request] - times[bounds[request] : bounds[request + 1]]).double() / DAY
         for layer in ranker.stack.layers if isinstance(ranker, LimeHSTURanker) else []:
             assert isinstance(layer, STULayer)
             history = causal_layer(layer, history)
@@ -542,7 +542,7 @@ def expected_recency(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
 def test_recency_is_a_softmax_with_ages(
     dataset: StoredDataset, name: str, options: dict[str, Any], absorbs: bool
 ) -> None:
-    """Training, prediction and the absorbed path, all against ages at the moment of the request."""
+    """Training, prediction and the absorbed path, all against ages at the time of the request."""
     ranker, batch = log_setting(dataset, [12, 0, 1, 20, 9], with_times=True, name=name, recency=True, **SMALL | options)
     assert isinstance(ranker, LimeMHARanker)
     assert ranker.needs_times
@@ -617,15 +617,15 @@ def test_rankers_that_read_times_say_so(dataset: StoredDataset) -> None:
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab", "pma"])
 @torch.no_grad()
 def test_encodings_enter_the_history(dataset: StoredDataset, name: str) -> None:
-    """E_j + P[place], counted from either end of a user's own history; the tower itself is unchanged."""
+    """E_j + P[position], counted from either end of a user's own history; the tower itself is unchanged."""
     for encoding in ("position", "recent_position"):
         ranker, batch = log_setting(dataset, LENGTHS, name=name, encoding=encoding, positions=8, **SMALL)
         assert ranker.encoding is not None
         plain = ranker.item_tower.history(batch.inputs.history)
         added = Ranker.history(ranker, batch.inputs) - plain
         for (start, stop), length in zip(pairwise(batch.inputs.history.offsets.tolist()), LENGTHS, strict=True):
-            places = list(range(length)) if encoding == "position" else list(range(length))[::-1]
-            expected = ranker.encoding.table[[min(place, 7) for place in places]]
+            positions = list(range(length)) if encoding == "position" else list(range(length))[::-1]
+            expected = ranker.encoding.table[[min(position, 7) for position in positions]]
             torch.testing.assert_close(added[start:stop], expected, **EXACT)
 
 

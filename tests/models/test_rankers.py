@@ -159,8 +159,8 @@ def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, dataset: StoredD
     lengths = loader.history_lengths(loader.requests)
     items = dataset.column("events/item")
     with torch.inference_mode():
-        for place in (np.argmin(lengths), np.argmax(lengths)):
-            request = loader.requests[place : place + 1]
+        for position in (np.argmin(lengths), np.argmax(lengths)):
+            request = loader.requests[position : position + 1]
             index = torch.from_numpy(items[loader.candidate_rows(request)].astype(np.int64))
             user = ranker.encode_user(loader.user_inputs(request))
             expected = ranker(loader.assemble(request))

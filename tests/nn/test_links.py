@@ -129,10 +129,10 @@ def test_spread_puts_values_where_their_links_are() -> None:
     assert everywhere.shape == (5, 9, HEADS, 7)
     for request in range(5):
         for link in range(9):
-            place = chosen[request].tolist().index(link) if link in chosen[request] else None
+            position = chosen[request].tolist().index(link) if link in chosen[request] else None
             expected = torch.zeros(HEADS, 7, dtype=torch.float64)
-            if place is not None:
-                expected = scale[request, place] * values[request, place]
+            if position is not None:
+                expected = scale[request, position] * values[request, position]
             assert torch.equal(everywhere[request, link], expected)
     (everywhere * draw(5, 9, HEADS, 7, seed=4)).sum().backward()
     assert values.grad is not None

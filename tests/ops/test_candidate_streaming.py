@@ -198,7 +198,7 @@ def test_best_candidates_are_a_stable_sort(
     numbers = data.draw(st.lists(st.integers(0, max(items, 1) - 1), max_size=120)) if indexed else None
     index = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
     probabilities = candidate_probabilities(store, head, index, block=32)
-    order = sorted(range(len(probabilities)), key=lambda place: -float(probabilities[place, task]))[:k]
+    order = sorted(range(len(probabilities)), key=lambda position: -float(probabilities[position, task]))[:k]
     top = best_candidates(store, head, k, task, index, block=16)
     assert top.positions.tolist() == order
     assert torch.equal(top.values, probabilities[top.positions])

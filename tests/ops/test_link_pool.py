@@ -59,7 +59,7 @@ def test_streamed_equals_one_softmax(count: int, decay: float | None) -> None:
     pool_, (keys, values, times) = links(decay=decay), events(count)
     given_times = times if decay else None
     state = pool_.pool(keys, values, given_times)
-    torch.testing.assert_close(state.finalise(), one_softmax(pool_, keys, values, given_times), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(state.finalize(), one_softmax(pool_, keys, values, given_times), rtol=1e-9, atol=1e-12)
 
 
 def test_recency_is_exact_in_fp32_over_years_of_seconds() -> None:
@@ -68,10 +68,10 @@ def test_recency_is_exact_in_fp32_over_years_of_seconds() -> None:
     keys, values, times = events(2000, dtype=torch.float32)
     expected = one_softmax(exact, keys, values, times)
     state = single.pool(keys[:1500], values[:1500], times[:1500])
-    for place in range(1500, 2000):
-        part = slice(place, place + 1)
+    for position in range(1500, 2000):
+        part = slice(position, position + 1)
         single.append(state, keys[part], values[part], times[part])
-    torch.testing.assert_close(state.finalise().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.finalize().double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=50, deadline=None)
@@ -99,7 +99,7 @@ def test_any_cut_merged_in_any_order_is_the_whole(
     for state in reversed(states[:-1]):
         right = state.merge(right)
     for merged in (left, right, merge_states(states)):
-        torch.testing.assert_close(merged.finalise(), whole, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(merged.finalize(), whole, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(merged.level, left.level)
         torch.testing.assert_close(merged.mass, left.mass)
 
@@ -111,10 +111,10 @@ def test_appending_one_by_one_equals_all_at_once(decay: float | None) -> None:
     keys = keys * torch.linspace(0.1, 40, 500)[:, None, None]
     whole = one_softmax(pool_, keys, values, times if decay else None)
     state = PoolState.empty(HEADS, LINKS, VALUE)
-    for place in range(500):
-        part = slice(place, place + 1)
+    for position in range(500):
+        part = slice(position, position + 1)
         pool_.append(state, keys[part], values[part], times[part] if decay else None)
-    torch.testing.assert_close(state.finalise().double(), whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.finalize().double(), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("decay", [None, 1e-6])
@@ -129,10 +129,10 @@ def test_a_single_absorbed_event(decay: float | None) -> None:
     state = PoolState.empty(HEADS, LINKS, WIDTH, dtype=torch.float64)
     for row, time in zip(rows, times.tolist(), strict=True):
         pool_.append_row(state, row, time if decay else None)
-    torch.testing.assert_close(state.finalise(), expected.finalise())
+    torch.testing.assert_close(state.finalize(), expected.finalize())
     with pytest.raises(ArgumentError, match="keys .* holds 4 values that are not finite"):
         pool_.append_row(state, rows[0] * torch.nan, 0.0 if decay else None)
-    torch.testing.assert_close(state.finalise(), expected.finalise(), msg="a refused event must leave no trace")
+    torch.testing.assert_close(state.finalize(), expected.finalize(), msg="a refused event must leave no trace")
 
 
 def projection(width: int, heads: int, dtype: torch.dtype) -> HistoryProjection:
@@ -162,24 +162,24 @@ def test_absorbed_equals_projected(count: int) -> None:
 
     maps = projection(width, heads, torch.float32)
     state = pool_absorbed(rows, LinkPool(absorb_keys(queries, maps.key_weight, 6**-0.5)), maps)
-    got = project_pooled(state.finalise(), maps.value_weight, maps.value_bias, count).transpose(0, 1)
+    got = project_pooled(state.finalize(), maps.value_weight, maps.value_bias, count).transpose(0, 1)
     assert_three_way([got], [projected(torch.float32)], [projected(torch.float64)], 2, ["pooled"])
 
 
 def test_nothing_uninitialized_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pool_, (keys, values, _) = links(), events(1500)
-    expected = pool_.pool(keys, values).finalise()
+    expected = pool_.pool(keys, values).finalize()
     with poisoned_buffers(monkeypatch):
-        assert torch.equal(pool_.pool(keys, values).finalise(), expected)
+        assert torch.equal(pool_.pool(keys, values).finalize(), expected)
         state = pool_.pool(keys[:9], values[:9]).merge(pool_.pool(keys[9:], values[9:]))
-    torch.testing.assert_close(state.finalise(), expected)
+    torch.testing.assert_close(state.finalize(), expected)
 
 
 def test_empty_states() -> None:
     """An empty history pools to zero, alone and merged; its copy is independent."""
     empty = PoolState.empty(HEADS, LINKS, VALUE)
-    assert empty.finalise().eq(0).all()
-    assert empty.merge(empty).finalise().eq(0).all()
+    assert empty.finalize().eq(0).all()
+    assert empty.merge(empty).finalize().eq(0).all()
     other = empty.copy()
     links(dtype=torch.float32).append(other, *events(3, dtype=torch.float32)[:2])
     assert empty.mass.eq(0).all()
@@ -266,7 +266,7 @@ def test_an_event_appended_to_a_long_history_is_exact() -> None:
     state = pool_absorbed(rows[:count], pool_, maps)
     pool_.append_row(state, maps.normalized(rows[count:])[0, 0])
     full = pool_absorbed(rows, pool_, maps)
-    torch.testing.assert_close(state.finalise(), full.finalise(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.finalize(), full.finalize(), rtol=1e-5, atol=1e-5)
 
 
 def test_infinity_hides_nowhere() -> None:
@@ -281,23 +281,23 @@ def test_infinity_hides_nowhere() -> None:
     for refuse in refusals:
         with pytest.raises(ArgumentError, match="keys .* holds 1 values that are not finite"):
             refuse(torch.tensor([torch.inf, 1.0, 1.0]))
-    assert torch.equal(state.finalise(), torch.zeros(1, 2, 3))
+    assert torch.equal(state.finalize(), torch.zeros(1, 2, 3))
 
 
-@pytest.mark.parametrize("place", [5, 2500])
-def test_refused_events_leave_no_trace_however_many(place: int) -> None:
+@pytest.mark.parametrize("position", [5, 2500])
+def test_refused_events_leave_no_trace_however_many(position: int) -> None:
     """A bad key, value or time anywhere in 3,000 events leaves the state as it was."""
     pool_, (keys, values, times) = links(decay=1e-6), events(3000)
     stamps = times.double()
     state = pool_.pool(keys[:4], values[:4], stamps[:4])
     before = state.copy()
     for broken in (keys, values, stamps):
-        kept = broken[place].clone()
-        broken[place] = torch.nan
+        kept = broken[position].clone()
+        broken[position] = torch.nan
         with pytest.raises(ArgumentError, match="not finite"):
             pool_.append(state, keys, values, stamps)
-        broken[place] = kept
-    keys[place] = 1e308  # finite, but its scores are not
+        broken[position] = kept
+    keys[position] = 1e308  # finite, but its scores are not
     with pytest.raises(ArgumentError, match="scores of an event are not finite"):
         pool_.append(state, keys, values, stamps)
     for mine, theirs in ((state.level, before.level), (state.mass, before.mass), (state.total, before.total)):
@@ -321,7 +321,7 @@ def test_absorbed_over_several_chunks_and_appends(decay: float | None) -> None:
     pool_.append(appended, normal[7:-1], normal[7:-1], None if times is None else times[7:-1])
     pool_.append_row(appended, normal[-1, 0], None if times is None else float(times[-1]))
     for state in (streamed, appended):
-        torch.testing.assert_close(state.finalise(), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state.finalize(), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("base", [-1_700_000_000, -100_000, 0, 1_700_000_000])
@@ -332,7 +332,7 @@ def test_times_of_any_origin_in_fp32(base: int) -> None:
     decay = torch.tensor([1e-4, -3e-6])
     pool_ = LinkPool(links(dtype=torch.float32).queries, decay)
     expected = one_softmax(pool_, keys, values, times, now=base)
-    torch.testing.assert_close(pool_.pool(keys, values, times).finalise().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(pool_.pool(keys, values, times).finalize().double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_is_refused() -> None:

@@ -377,7 +377,7 @@ def test_bad_input_names_the_argument_and_both_shapes(change: Callable[[dict[str
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_that_are_none_are_refused(name: str, value: float, activation: Any, backend: Any) -> None:
-    """NaN and infinity in any input: the error names it and the place."""
+    """NaN and infinity in any input: the error names it and says where."""
     arguments = _broken(lambda a: a[name].view(-1)[3].fill_(value))
     with pytest.raises(ArgumentError, match=rf"{name} \[.*holds 1 values that are not finite.*: {value}"):
         attend(**arguments, activation=activation, backend=backend)

@@ -220,7 +220,7 @@ def pool_group(*, history: int, links: int = 32, width: int = 256, heads: int = 
     events = list(torch.randn(APPENDED, width, generator=generator))
 
     def absorbed() -> object:
-        pooled = pool_absorbed(rows, pool, projection).finalise()
+        pooled = pool_absorbed(rows, pool, projection).finalize()
         return project_pooled(pooled, projection.value_weight, projection.value_bias, history)
 
     def projected() -> object:

@@ -42,7 +42,7 @@ class RankerOptions(Typed):
         default=(), description="hidden widths of layers that each task has for itself, behind those of `head`"
     )
     unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="fraction of indices trained as 'unknown'")
-    encoding: Encoding = Field(default="none", description="what is added to E_j for its place or time")
+    encoding: Encoding = Field(default="none", description="what is added to E_j for its position or time")
     positions: int = Field(default=1024, ge=1, description="rows of a position table; later events share the last")
 
 

@@ -27,8 +27,8 @@ class FactorizedRanker(Ranker):
         values = user.memory[0]
         if candidate_offsets.shape[0] == 2:
             return self.finish(split_heads(items.rows @ block_diagonal_values(values[0]), heads))
-        weights, places = pad(split_heads(items.rows, heads), candidate_offsets)
-        return self.finish(split_heads(unpad(weighted_values(weights, values), places), heads))
+        weights, positions = pad(split_heads(items.rows, heads), candidate_offsets)
+        return self.finish(split_heads(unpad(weighted_values(weights, values), positions), heads))
 
     def finish(self, mixed: Tensor) -> Tensor:
         """o_c [n, d] from the products [n, H, v]; a ranker that does more than join the heads is not foldable."""

@@ -130,9 +130,9 @@ class LimeRanker(FactorizedRanker):
         if chosen is None:
             return weights
         events, _, heads = weights.shape
-        places = chosen[0].index_select(0, row_of(inputs.history.offsets, events))
+        numbers = chosen[0].index_select(0, row_of(inputs.history.offsets, events))
         everywhere = weights.new_zeros(events, self.options.all_links, heads)
-        return everywhere.scatter(1, places[:, :, None].expand_as(weights), weights)
+        return everywhere.scatter(1, numbers[:, :, None].expand_as(weights), weights)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.candidate_queries(items)

@@ -18,7 +18,7 @@ from limerank.schema import FeatureSpace
 class SASRec(RankerOptions):
     """Options of SASRec; two blocks and learned positions, as published."""
 
-    encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
+    encoding: Encoding = Field(default="position", description="what is added to E_j for its position or time")
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=2, ge=1, description="blocks")
     feed_forward: int | None = Field(

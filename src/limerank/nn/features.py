@@ -121,8 +121,8 @@ class ItemTower(nn.Module):
         sizes = [torch.arange(size, device=events.indices.device) for size in self.event_sizes]
         ways = torch.cartesian_prod(*sizes).view(-1, len(sizes))
         way = events.indices[:, 0]
-        for place, size in enumerate(self.event_sizes[1:], 1):
-            way = way * size + events.indices[:, place]
+        for column, size in enumerate(self.event_sizes[1:], 1):
+            way = way * size + events.indices[:, column]
         each: Tensor = layer(embedding(Features(ways)))
         return each.index_select(0, way)
 

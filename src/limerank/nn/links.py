@@ -83,6 +83,6 @@ class LinkSelection(nn.Module):
 
     def spread(self, values: Tensor, chosen: Tensor, scale: Tensor) -> Tensor:
         """Values of the active links [B, l, H, v] as values of all links [B, select_from, H, v], zero elsewhere."""
-        places = chosen[:, :, None, None].expand_as(values)
+        numbers = chosen[:, :, None, None].expand_as(values)
         everywhere = values.new_zeros(values.shape[0], self.select_from, *values.shape[2:])
-        return everywhere.scatter(1, places, values * scale[:, :, None, None])
+        return everywhere.scatter(1, numbers, values * scale[:, :, None, None])

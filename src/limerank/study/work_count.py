@@ -115,7 +115,7 @@ class Polynomial:
             terms = [e for e in terms if self.coefficients[e] * self._power(sizes, e) > least]
 
         def ranks(exponents: tuple[int, ...]) -> list[int]:
-            return [e + exponents[big] if place == small else e for place, e in enumerate(exponents)]
+            return [e + exponents[big] if letter == small else e for letter, e in enumerate(exponents)]
 
         def bounded(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
             return one != other and all(a <= b for a, b in zip(ranks(one), ranks(other), strict=True))
@@ -136,8 +136,8 @@ def fit_polynomial(counted: Callable[[Mapping[str, int]], float], grid: Mapping[
     letters = tuple(grid)
     values = np.empty([len(sizes) for sizes in grid.values()])
     for reverse in np.ndindex(*values.shape[::-1]):  # the first size changes fastest
-        place = reverse[::-1]
-        values[place] = counted({x: grid[x][i] for x, i in zip(letters, place, strict=True)})
+        point = reverse[::-1]
+        values[point] = counted({x: grid[x][i] for x, i in zip(letters, point, strict=True)})
     # one size after the other, in units of its largest value: then the matrices are well-conditioned
     largest = np.abs(values).max()
     for axis, sizes in enumerate(grid.values()):

@@ -64,8 +64,8 @@ class ActivationUnit(nn.Module):
 
     def _after_first(self, first: Tensor, real: Tensor | None = None) -> Tensor:
         hidden = self._activate(first, 0, real)
-        for place, layer in enumerate(self.later, start=1):
-            hidden = self._activate(layer(hidden), place, real)
+        for number, layer in enumerate(self.later, start=1):
+            hidden = self._activate(layer(hidden), number, real)
         weights: Tensor = self.last(hidden)
         return weights.squeeze(-1)
 

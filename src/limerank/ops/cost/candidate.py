@@ -37,6 +37,6 @@ def scoring_cost(*, heads: int, links: int, value_width: int, hidden: int) -> Sc
 
 def rest_of_head_flops(*, hidden: Sequence[int], tasks: int = 1) -> int:
     """FLOP per candidate of the interaction network after its first layer; `hidden` are all layers' widths."""
-    check_counts(1, tasks=tasks, **{f"hidden[{place}]": width for place, width in enumerate(hidden)})
+    check_counts(1, tasks=tasks, **{f"hidden[{layer}]": width for layer, width in enumerate(hidden)})
     widths = [*hidden, tasks]
     return sum(2 * width * following for width, following in pairwise(widths))
