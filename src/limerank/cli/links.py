@@ -59,7 +59,7 @@ def links(
         f"link {profile.name}, mean weight {profile.weight:.4f}",
         ["attribute", "lift", "share of the link", "items in the catalog"],
         [
-            [f"{one.feature}={one.value}", f"{one.lift:.2f}", f"{one.share:.1%}", one.items]
+            [f"{one.feature}={one.value}", f"{one.lift:.2f}", f"{one.fraction:.1%}", one.items]
             for one in profile.attributes
         ],
     )

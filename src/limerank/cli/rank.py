@@ -235,13 +235,13 @@ def _show_why(
                 profile.name,
                 f"{part.weight:.3f}",
                 f"{part.contribution:+.3f}",
-                _shares(events, names) or "-",
+                _most_read(events, names) or "-",
                 ", ".join(map(attribute_text, profile.attributes[:1])) or "-",
             ]
         )
     emit_table("", ["link", "weight", "contribution", "read most of", "attracts"], rows)
 
 
-def _shares(events: Sequence[EventRead], names: ItemNames) -> str:
+def _most_read(events: Sequence[EventRead], names: ItemNames) -> str:
     called = names.joined([event.item for event in events])
-    return ", ".join(f"{item} {event.share:.0%}" for item, event in zip(called, events, strict=True))
+    return ", ".join(f"{item} {event.fraction:.0%}" for item, event in zip(called, events, strict=True))
