@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limerank.data.build import append as appending
-from limerank.data.build import states
 from limerank.data.build.append import Addition
 from limerank.data.build.prepare import prepare
-from limerank.data.build.states import Undone
 from limerank.data.describe.description import Description
 from limerank.data.describe.labels import count_labels
 from limerank.data.raw.log import RawLog
 from limerank.data.sources.given import Table, read_given
 from limerank.data.sources.table.read import read_description, read_table_log
+from limerank.data.store import states
 from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.states import Undone
 from limerank.errors import DataError, UsageError
 from limerank.files import AnyPath
 from limerank.progress import Progress

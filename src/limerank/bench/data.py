@@ -222,7 +222,7 @@ def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
     started = time.perf_counter()
     prepare(raw, place / "prepared", progress=stages)
     total = time.perf_counter() - started
-    encoding = stages.seconds["reading"] + stages.seconds["encoding"]
+    encoding = sum(stages.seconds[stage] for stage in ("reading", "fitting", "encoding"))
     bar.advance()
     return Preparing(
         events=drawn.height,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from limerank.data.build.states import LOCK
 from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.store.states import LOCK
 from limerank.schema import Feature, Kind, Role, Schema, Task
 from limerank.splits import Days
 

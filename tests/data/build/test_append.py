@@ -21,9 +21,9 @@ from snapshots import snapshot
 from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
-from limerank.data.build import states
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
+from limerank.data.store import states
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from logs_by_day import DAY, SCHEMA, contents, days_of, every_day, raw_of
 
-from limerank.data.build import states
 from limerank.data.build.append import add, append
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import RawLog
+from limerank.data.store import states
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UnavailableError
 from limerank.schema import UNKNOWN_INDEX

@@ -17,11 +17,11 @@ from snapshots import snapshot
 from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.build import append as appending
-from limerank.data.build import states
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
-from limerank.data.build.states import undo
+from limerank.data.store import states
 from limerank.data.store.dataset import MANIFEST, StoredDataset
+from limerank.data.store.states import undo
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
 from limerank.splits import Part
@@ -180,7 +180,7 @@ import polars as pl
 from limerank.data.build import append as appending
 from limerank.data.store.dataset import MANIFEST, StoredDataset
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.data.build.states import undo
+from limerank.data.store.states import undo
 
 path = Path(sys.argv[1])
 appending.MOST_SEGMENTS = 2

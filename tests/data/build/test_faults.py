@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from limerank.data.batches import RequestLoader
-from limerank.data.build import segment, sorting
+from limerank.data.build import encoding, fit, sorting
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
@@ -29,12 +29,12 @@ COMMAND = [sys.executable, "-m", "limerank", "prepare", "table"]
 ENVIRONMENT = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def test_small_batches_and_shares_give_the_same_dataset(
+def test_small_batches_and_blocks_give_the_same_dataset(
     raw_log: RawLog, dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of 19-row batches, sorted 50 rows at a time and encoded 70 at a time: nothing depends on what fits."""
-    monkeypatch.setattr(sorting, "ROWS_PER_SHARE", 50)
-    monkeypatch.setattr(segment, "EVENTS_PER_BLOCK", 70)
+    monkeypatch.setattr(sorting, "ROWS_PER_BLOCK", 50)
+    monkeypatch.setattr(encoding, "EVENTS_PER_BLOCK", 70)
     events = raw_log.collect_events()
     small = EventFile("events", tuple(events.columns), lambda: events.iter_slices(19))
     assert prepare(replace(raw_log, events=(small,)), tmp_path / "d").fingerprint == dataset.fingerprint
@@ -43,8 +43,8 @@ def test_small_batches_and_shares_give_the_same_dataset(
 def test_quantiles_of_a_large_log_come_from_an_even_sample(
     raw_log: RawLog, dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment, "MOST_SAMPLED_VALUES", 400)
-    monkeypatch.setattr(segment, "EVENTS_PER_BLOCK", 70)
+    monkeypatch.setattr(fit, "MOST_SAMPLED_VALUES", 400)
+    monkeypatch.setattr(encoding, "EVENTS_PER_BLOCK", 70)
     sampled = prepare(raw_log, tmp_path / "a").encoders.event[1]
     exact = dataset.encoders.event[1]
     assert sampled.name == exact.name == "watched_fraction"
@@ -133,7 +133,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         out = tmp_path / str(sessions)
         code = (
             "import resource; from pathlib import Path\n"
-            "from limerank.data.build import sorting; sorting.ROWS_PER_SHARE = 100_000\n"
+            "from limerank.data.build import sorting; sorting.ROWS_PER_BLOCK = 100_000\n"
             "from limerank.data.build.prepare import prepare\n"
             "from limerank.data.sources.simulated import SimulatedConfig, simulate\n"
             "import limerank.data.sources.simulated as s; s.USERS_PER_BLOCK = 60\n"

@@ -13,7 +13,6 @@ import yaml
 
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
-from limerank.data.build.states import undo
 from limerank.data.describe.checks import Level, run_checks
 from limerank.data.raw import log as raw_module
 from limerank.data.raw.bad_rows import MOST_BAD_SHARE
@@ -23,6 +22,7 @@ from limerank.data.sources.table import rows as table_rows
 from limerank.data.sources.table.read import read_table_log
 from limerank.data.store.bad_rows import BadRows
 from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.states import undo
 from limerank.errors import DataError
 
 START = 1_700_000_000

@@ -2,7 +2,7 @@
 
 They become a segment of their own; the manifest that names it is replaced last, so whoever opens the dataset sees it
 with or without them. All checks come before that. Vocabularies stay as they were fitted (trained rankers stay valid),
-and the split rule is applied to the longer log.
+and the split rule is applied to the longer dataset.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from limerank import files
-from limerank.data.build import segment, states
-from limerank.data.build.dictionary import Dictionary
+from limerank.data.build import parts as splits
+from limerank.data.build.builder import Rows, SegmentBuilder, read_log
 from limerank.data.build.newcomers import Newcomers
-from limerank.data.build.prepare import notes_on, read_tables, rows_of_codes, total_rows, write_tables
 from limerank.data.build.reading import Intake
-from limerank.data.build.sorting import FinalRows, Ordering
 from limerank.data.raw.log import RawLog
+from limerank.data.store import states
 from limerank.data.store.bad_rows import BadRows
 from limerank.data.store.dataset import MANIFEST, SegmentFacts, StoredDataset
 from limerank.data.store.merge import merge_segments
@@ -70,8 +68,8 @@ def add(
     with states.locked(path, dry_run=dry_run):
         dataset = StoredDataset.open(path)
         _check(dataset, raw)
-        writing = _Writing(dataset, raw, states.next_name(path, "segments"), allow_undescribed, progress)
-        return writing.rehearse() if dry_run else writing.commit()
+        appending = _Appending(dataset, raw, states.next_name(path, "segments"), allow_undescribed, progress)
+        return appending.rehearse() if dry_run else appending.commit()
 
 
 def _check(dataset: StoredDataset, raw: RawLog) -> None:
@@ -82,7 +80,7 @@ def _check(dataset: StoredDataset, raw: RawLog) -> None:
 
 
 @dataclass(frozen=True)
-class _Writing:
+class _Appending:
     """New events on their way into a dataset."""
 
     dataset: StoredDataset
@@ -100,7 +98,7 @@ class _Writing:
             files.full_disk_named(Path(folder).parent, fix),
         ):
             longer, addition = self._lengthen(Path(folder) / "new")
-            states.parts_of(longer)
+            _parts_of(longer)
         return addition
 
     def commit(self) -> Addition:
@@ -115,7 +113,7 @@ class _Writing:
                     longer, addition = self._lengthen(staging)
                 else:
                     longer, addition = self._merge(staging)
-                parts = states.parts_of(longer)
+                parts = _parts_of(longer)
             *others, last = longer.manifest.segments
             segments = [*others, last.model_copy(update={"name": self.name})]
             try:
@@ -149,54 +147,30 @@ class _Writing:
         return StoredDataset(self.dataset.path, now.model_copy(update=update), self.dataset.encoders), addition
 
     def _write_segment(self, folder: Path, scratch: Path) -> Addition:
-        dataset, raw, progress = self.dataset, self.raw, self.progress
-        intake = Intake(raw, scratch, partial=True)
-        with progress.bar("reading", total_rows(raw)) as bar:
-            intake.read(bar)
+        dataset, raw = self.dataset, self.raw
+        intake, items, users = read_log(raw, scratch, self.progress, partial=True)
         self._check_later(intake)
-        items, users = read_tables(intake)
         new_items = Newcomers.of(Role.ITEM, raw, dataset.item_ids, intake.items, items)
         new_users = Newcomers.of(Role.USER, raw, dataset.user_ids, intake.users, users)
         notes = self._notes_on(new_items, new_users)
-        rows = self._final_rows(intake, new_items.ids, new_users.ids)
-        with progress.bar("sorting", 2 * intake.rows) as bar:
-            ordered = Ordering(intake, rows, None, folder).run(bar)
-        if not ordered.events:
+        item_rows = Rows(items.of(new_items.ids), dataset.item_ids)
+        user_rows = Rows(users.of(new_users.ids), dataset.user_ids)
+        builder = SegmentBuilder(intake, item_rows, user_rows, folder, self.progress)
+        if not builder.events.count:
             raise DataError(f"none of {intake.rows:,} new events is of a known user and item; nothing was appended")
-        with progress.bar("encoding", ordered.events * max(1, len(intake.columns))) as bar:
-            segment.encode_events(ordered, intake, dataset.encoders, bar)
-        write_tables(folder, dataset.encoders, items.of(new_items.ids), users.of(new_users.ids), unknown=False)
-        segment.write_requests(ordered, None, None, dataset.encoders, None)
-        intake.set_aside.write(folder, self.name)
+        segment = builder.write(dataset.encoders, self.name)
         return Addition(
-            segment=SegmentFacts(
-                name=str(folder.absolute()),
-                events=ordered.events,
-                requests=len(ordered.user),
-                items=len(new_items.ids),
-                users=len(new_users.ids),
-            ),
-            dropped=intake.rows - ordered.events,
+            segment=segment.model_copy(update={"name": str(folder.absolute())}),
+            dropped=builder.dropped,
             first_time=intake.first_time,
             last_time=intake.last_time,
             newcomers=(new_items, new_users),
             bad_rows=intake.set_aside.written,
-            notes=[*raw.notes, *intake.notes(), *notes_on(ordered, dataset.schema), *notes],
-        )
-
-    def _final_rows(self, intake: Intake, new_items: pl.Series, new_users: pl.Series) -> FinalRows:
-        """New items and users come behind those that the dataset has."""
-        items = pl.concat([self.dataset.item_ids[1:], new_items.alias("id")])
-        users = pl.concat([self.dataset.user_ids[1:], new_users.alias("id")])
-        return FinalRows(
-            of_user=rows_of_codes(intake.users, _known(intake.users, users), users),
-            of_item=rows_of_codes(intake.items, _known(intake.items, items), items),
-            users=len(users) + 1,
-            items=len(items) + 1,
+            notes=[*builder.notes(), *notes],
         )
 
     def _check_later(self, intake: Intake) -> None:
-        now, names = self.dataset.manifest, self._names()
+        now = self.dataset.manifest
         if now.last_time is None or intake.first_time > now.last_time:
             return
         reached = f"{self.dataset.path} already reaches {time_text(now.last_time)}"
@@ -210,24 +184,28 @@ class _Writing:
                     f"was appended already, it seems: the last append brought {intake.rows:,} events "
                     f"up to {time_text(now.last_time)} too"
                 )
-        raise DataError(f"{names}: {problem}; append only later events, or {fix}")
+        raise DataError(f"{self.raw.event_names}: {problem}; append only later events, or {fix}")
 
     def _notes_on(self, *newcomers: Newcomers) -> list[str]:
         """What to know of new items and users; refused are those without a description, unless that is allowed."""
         complaining = [one for one in newcomers if one.complaint]
         if complaining and not self.allow_undescribed:
             raise DataError(
-                f"{self._names()}: {' and '.join(one.complaint for one in complaining)}; nothing was appended: "
+                f"{self.raw.event_names}: {' and '.join(one.complaint for one in complaining)}; nothing was appended: "
                 f"describe them with {' and '.join(f'--{one.what} FILE' for one in complaining)}, "
                 "or pass --allow-undescribed to take them in with unknown features"
             )
         notes = [f"{one.complaint}, taken in with unknown features" for one in complaining]
         return notes + [one.note for one in newcomers if one.note]
 
-    def _names(self) -> str:
-        return ", ".join(file.name for file in self.raw.events)
 
-
-def _known(dictionary: Dictionary, ids: pl.Series) -> NDArray[np.bool_]:
-    known: NDArray[np.bool_] = dictionary.ordered()[0].is_in(ids.implode()).to_numpy()
-    return known
+def _parts_of(dataset: StoredDataset) -> NDArray[np.uint8]:
+    """The part of every request, by the split rule applied to the whole dataset."""
+    start = dataset.column("requests/start").astype(np.int64)
+    requests = splits.Requests(
+        user=dataset.column("requests/user").astype(np.int64),
+        size=np.diff(start),
+        time=dataset.column("events/time")[start[:-1]],
+        named=dataset.column("requests/named_part") if dataset.schema.split.protocol == "column" else None,
+    )
+    return splits.assign(dataset.schema.split, requests)

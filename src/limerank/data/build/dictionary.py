@@ -38,7 +38,7 @@ class Dictionary:
         return coded.to_physical().fill_null(MISSING).to_numpy()
 
     def ordered(self) -> tuple[pl.Series, NDArray[np.int64]]:
-        """All texts in their order, and for each code the place of its text there."""
+        """All texts in their order, and for each code the position of its text there."""
         if self._ordered is None:
             self._ordered = self._order()
         return self._ordered
@@ -49,12 +49,12 @@ class Dictionary:
         code = np.concatenate(self._code)
         text = pl.concat(self._text).alias("text")
         order = text.arg_sort().to_numpy()
-        place = np.full(int(code.max()) + 1, -1, dtype=np.int64)
-        place[code[order]] = np.arange(len(order))
-        return text[order], place
+        position = np.full(int(code.max()) + 1, -1, dtype=np.int64)
+        position[code[order]] = np.arange(len(order))
+        return text[order], position
 
 
-def ranks(codes: Codes, place: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """FIRST_RANK plus the place of each code's text, 0 for a missing value: numbers that order as the texts do."""
-    by_code = np.append(place + FIRST_RANK, 0).astype(np.uint32)
-    return by_code[np.minimum(codes, len(place))]
+def ranks(codes: Codes, position: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """FIRST_RANK plus the position of each code's text, 0 for a missing value: numbers that order as the texts do."""
+    by_code = np.append(position + FIRST_RANK, 0).astype(np.uint32)
+    return by_code[np.minimum(codes, len(position))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Table:
 
 def read_table(
     table: pl.DataFrame | None,
-    place: Location,
+    location: Location,
     id_column: str,
     features: Sequence[Feature],
     from_events: pl.DataFrame | None,
@@ -64,13 +64,13 @@ def read_table(
     rows = pl.DataFrame(schema={ID: pl.String})
     if table is not None:
         if id_column not in table.columns:
-            raise DataError(f"{place.file}: column '{id_column}' is missing{did_you_mean(id_column, table.columns)}")
-        ids = columns.texts(table[id_column], place, identifies=True)
+            raise DataError(f"{location.file}: column '{id_column}' is missing{did_you_mean(id_column, table.columns)}")
+        ids = columns.texts(table[id_column], location, identifies=True)
         if ids.n_unique() != len(ids):
             twice = ids.filter(ids.is_duplicated()).sort()[0]
-            raise DataError(f"{place.file}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
+            raise DataError(f"{location.file}: id {twice!r} of column '{id_column}' stands in several rows; keep one")
         found = [f for f in read if f.source_column in table.columns and f.source_column != id_column]
-        rows = pl.DataFrame({ID: ids, **{f.name: columns.clean(f, table[f.source_column], place) for f in found}})
+        rows = pl.DataFrame({ID: ids, **{f.name: columns.clean(f, table[f.source_column], location) for f in found}})
     if from_events is not None:
         rows = rows.join(from_events, on=ID, how="full", coalesce=True)
     if display is not None and DISPLAY not in rows.columns:
@@ -78,19 +78,16 @@ def read_table(
     return Table(id_column, features, rows)
 
 
-def fit_table(
-    table: Table, train_events: Ints, in_histories: Ints | None, words: dict[str, Counted]
-) -> tuple[Encoder, ...]:
+def fit_table(table: Table, counts: Sequence[Ints], words: Mapping[str, Counted]) -> tuple[Encoder, ...]:
     """Encoders of a table's features, fitted on the rows that occur in training.
 
-    `train_events` says in how many training events each row occurs, `in_histories` in how many ready-made histories of
-    training rows, `words` which texts such histories show themselves. Each is counted by itself, as FuxiCTR does.
+    `counts` says how often each row occurs, in training events and in ready-made histories of training requests;
+    `words` which texts such histories show themselves, by feature. Each is counted by itself, as FuxiCTR does.
     """
-    counts = [train_events] if in_histories is None or not in_histories.any() else [train_events, in_histories]
     return tuple(_fit(feature, table, counts, words.get(feature.name)) for feature in table.features)
 
 
-def _fit(feature: Feature, table: Table, counts: list[Ints], words: Counted | None) -> Encoder:
+def _fit(feature: Feature, table: Table, counts: Sequence[Ints], words: Counted | None) -> Encoder:
     if feature.kind is Kind.VECTOR:
         return Encoder(name=feature.name, kind=feature.kind, width=_width(table.rows[feature.name], feature.name))
     if feature.kind is Kind.CONTINUOUS:

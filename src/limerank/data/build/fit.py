@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from limerank.data.store.encoders import Encoder
 from limerank.schema import Feature, Kind
 
+MOST_SAMPLED_VALUES = 4_000_000  # quantiles of more values are taken from every second, third, ... of them
+
 
 class Counted:
     """Texts and how many training rows show each: what a vocabulary is fitted on."""
@@ -20,6 +22,11 @@ class Counted:
     def kept(self, minimum: int) -> pl.Series:
         """The texts shown often enough."""
         return self.counts.filter(pl.col("events") >= minimum)["text"]
+
+
+def sampling_step(values: int) -> int:
+    """Of so many values, every how many-th is looked at."""
+    return max(1, -(-values // MOST_SAMPLED_VALUES))
 
 
 def fit_texts(feature: Feature, *counted: Counted) -> Encoder:

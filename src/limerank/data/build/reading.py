@@ -1,11 +1,10 @@
-"""First pass over a raw log: check every value, turn texts into codes, leave small runs of numbers on disk.
+"""First pass over a raw log: check every value, turn texts into codes, leave small spills of numbers on disk.
 
 Memory holds one batch, the distinct ids and the distinct categories; never the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,49 +13,42 @@ import polars as pl
 from numpy.typing import NDArray
 
 from limerank.data.build.dictionary import Codes, Dictionary
-from limerank.data.build.ready_histories import HistoryIntake
+from limerank.data.build.first_seen import FirstSeen
+from limerank.data.build.histories import history_source
 from limerank.data.raw import columns
 from limerank.data.raw.bad_rows import MOST_BAD_SHARE, SetAside
-from limerank.data.raw.columns import ID
 from limerank.data.raw.location import BadValuesError, Location
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.encoders import hash_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
-from limerank.schema import DISPLAY, Feature, Kind, Role, Schema, TimeUnit
+from limerank.schema import Feature, Kind, Role, TimeUnit
 from limerank.splits import NO_PART, ByColumn, Part
 from limerank.times import EARLIEST_MODERN_TIME, UNITS_APART, day_text
 
 USER, ITEM, TIME, REQUEST, SPLIT = "user", "item", "time", "request", "split"
-CODE, WHEN = "<code>", "<when>"  # no feature can be called so
 DESCRIBING = (f"{Role.ITEM.value}.", f"{Role.USER.value}.")  # columns that describe items and users, not events
 SECONDS_SINCE_1970 = (631_152_000, 4_102_444_800)  # 1990 to 2100
 
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """A column of the runs that holds an event or context feature."""
+    """A column of the spills that holds an event or context feature."""
 
     feature: Feature
 
     @property
     def name(self) -> str:
-        """Its name in the runs and, below `events/`, in the store."""
-        return _run_name(self.feature)
+        """Its name in the spills and, below `events/`, in the store."""
+        return _spill_name(self.feature)
 
 
-def _run_name(feature: Feature) -> str:
+def _spill_name(feature: Feature) -> str:
     return f"{feature.role.value}.{feature.name}"
 
 
-def feature_columns(schema: Schema) -> list[FeatureColumn]:
-    """The features that stand in the events; event features of ready-made histories stand there instead."""
-    roles = [Role.CONTEXT] if schema.histories else [Role.EVENT, Role.CONTEXT]
-    return [FeatureColumn(feature) for role in roles for feature in schema.with_role(role)]
-
-
 class Intake:
-    """What one pass over the events found: runs of codes, dictionaries, counts, and features seen only in events."""
+    """What one pass over the events found: spills of codes, dictionaries, counts, and features seen only in events."""
 
     def __init__(self, raw: RawLog, folder: Path, *, partial: bool = False) -> None:
         """With `partial`, what describes items and users may be missing: the dataset knows most of them already."""
@@ -64,16 +56,16 @@ class Intake:
         self.partial = partial
         self.schema = raw.schema
         self.folder = folder
-        self.runs: list[Path] = []
+        self.spills: list[Path] = []
         self.rows = 0
         self.users, self.items = Dictionary(), Dictionary()
         self.user_events, self.item_events = _Counts(), _Counts()
-        self.columns = feature_columns(raw.schema)
+        self.histories = history_source(raw, folder, self.users, self.items)
+        self.columns = [FeatureColumn(f) for role in self.histories.event_roles for f in raw.schema.with_role(role)]
         self.dictionaries = {c.name: Dictionary() for c in self.columns if c.feature.kind is Kind.CATEGORICAL}
-        self.item_values = _FirstSeen(raw, Role.ITEM, partial)
-        self.user_values = _FirstSeen(raw, Role.USER, partial)
+        self.item_values = FirstSeen(raw, Role.ITEM, partial=partial)
+        self.user_values = FirstSeen(raw, Role.USER, partial=partial)
         self.first_time, self.last_time = 2**63 - 1, -1
-        self.histories = HistoryIntake(raw, folder, self.items) if raw.schema.histories else None
         self.set_aside = SetAside(raw.events, raw.schema)
 
     def read(self, bar: Bar) -> None:
@@ -81,8 +73,7 @@ class Intake:
         try:
             self._read(bar)
         finally:
-            if self.histories is not None:
-                self.histories.close()
+            self.histories.close()
 
     def _read(self, bar: Bar) -> None:
         for file in self.raw.events:
@@ -95,28 +86,26 @@ class Intake:
                     first_row += batch.height
                     bar.advance(batch.height)
         if not self.rows:
-            names = ", ".join(file.name for file in self.raw.events) or "the log"
-            raise DataError(f"{names}: has no rows; a log needs at least one event")
+            raise DataError(f"{self.raw.event_names or 'the log'}: has no rows; a log needs at least one event")
         self.set_aside.refuse_many(self.rows + self.set_aside.rows)
         self._check_one_unit()
-        if self.histories is not None:
-            self.histories.finish()
+        self.histories.finish()
 
     def _take(self, batch: pl.DataFrame, file: int, first_row: int) -> None:
-        place = Location(self.raw.events[file].name, first_row)
+        location = Location(self.raw.events[file].name, first_row)
         if self.schema.on_bad_rows == "refuse":
-            place = replace(place, called=self.raw.events[file].whole.name_of)
+            location = replace(location, called=self.raw.events[file].whole.name_of)
         clean = None
         while clean is None and batch.height:
             try:
-                clean = self._clean(batch, place)
+                clean = self._clean(batch, location)
             except BadValuesError as bad:
                 if self.schema.on_bad_rows == "refuse":
                     raise DataError(f"{bad}{self._alternative(bad)}") from None
-                self.set_aside.add(file, bad, place)
-                batch, place = batch.filter(~bad.wrong), place.without(bad.wrong)
+                self.set_aside.add(file, bad, location)
+                batch, location = batch.filter(~bad.wrong), location.without(bad.wrong)
         if clean is not None:
-            self._store(batch, clean, place)
+            self._store(batch, clean, location)
         elif not self.rows:  # nothing but bad rows so far, so there is no need to read on
             self.set_aside.refuse_many(self.set_aside.rows)
 
@@ -126,29 +115,29 @@ class Intake:
             return ""
         return f", or {'prepare the dataset again with' if self.partial else 'set'} on_bad_rows: drop"
 
-    def _clean(self, batch: pl.DataFrame, place: Location) -> dict[str, pl.Series]:
+    def _clean(self, batch: pl.DataFrame, location: Location) -> dict[str, pl.Series]:
         """All values of a batch, checked; nothing is remembered yet, so it may be done again."""
         schema = self.schema
         clean = {
-            USER: columns.texts(batch[schema.user_id], place, identifies=True),
-            ITEM: columns.texts(batch[schema.item_id], place, identifies=True),
+            USER: columns.texts(batch[schema.user_id], location, identifies=True),
+            ITEM: columns.texts(batch[schema.item_id], location, identifies=True),
         }
         if schema.time is not None:
-            clean[TIME] = columns.times(batch[schema.time], schema.time_unit, place)
+            clean[TIME] = columns.times(batch[schema.time], schema.time_unit, location)
         if schema.request_id is not None:
-            clean[REQUEST] = columns.texts(batch[schema.request_id], place)
+            clean[REQUEST] = columns.texts(batch[schema.request_id], location)
         if isinstance(schema.split, ByColumn):
-            clean[SPLIT] = part_codes(columns.texts(batch[schema.split.column], place), schema.split)
+            clean[SPLIT] = part_codes(columns.texts(batch[schema.split.column], location), schema.split)
         for task in schema.tasks:
-            clean[f"label.{task.name}"] = columns.labels(batch[task.source_column], task, place)
+            clean[f"label.{task.name}"] = columns.labels(batch[task.source_column], task, location)
             if task.true_probability:
-                clean[f"truth.{task.name}"] = columns.probabilities(batch[task.true_probability], place)
+                clean[f"truth.{task.name}"] = columns.probabilities(batch[task.true_probability], location)
         features = [*(c.feature for c in self.columns), *self.item_values.features, *self.user_values.features]
         for feature in features:
-            clean[_run_name(feature)] = columns.clean(feature, batch[feature.source_column], place)
-        return clean if self.histories is None else clean | self.histories.lengths_in(batch, place)
+            clean[_spill_name(feature)] = columns.clean(feature, batch[feature.source_column], location)
+        return clean | self.histories.clean(batch, location)
 
-    def _store(self, batch: pl.DataFrame, clean: dict[str, pl.Series], place: Location) -> None:
+    def _store(self, batch: pl.DataFrame, clean: dict[str, pl.Series], location: Location) -> None:
         user, item = self.users.codes(clean[USER]), self.items.codes(clean[ITEM])
         time = clean.get(TIME)
         self.user_events.add(user)
@@ -156,16 +145,15 @@ class Intake:
         if time is not None:
             self.first_time = min(self.first_time, int(time.min()))  # type: ignore[arg-type]
             self.last_time = max(self.last_time, int(time.max()))  # type: ignore[arg-type]
-        self.item_values.take(clean, item, time)
-        self.user_values.take(clean, user, time)
-        run = {name: values for name, values in clean.items() if not name.startswith(DESCRIBING)}
-        run |= {USER: pl.Series(user), ITEM: pl.Series(item)}
-        run |= {column.name: self._feature(column, clean[column.name]) for column in self.columns}
-        if self.histories is not None:
-            run |= self.histories.take(batch, place)
-        path = self.folder / f"run-{len(self.runs):06}.arrow"
-        pl.DataFrame(run).write_ipc(path, compression="uncompressed")
-        self.runs.append(path)
+        for seen, codes in ((self.item_values, item), (self.user_values, user)):
+            seen.take({feature.name: clean[_spill_name(feature)] for feature in seen.features}, codes, time)
+        spill = {name: values for name, values in clean.items() if not name.startswith(DESCRIBING)}
+        spill |= {USER: pl.Series(user), ITEM: pl.Series(item)}
+        spill |= {column.name: self._feature(column, clean[column.name]) for column in self.columns}
+        spill |= self.histories.take(batch, location)
+        path = self.folder / f"spill-{len(self.spills):06}.arrow"
+        pl.DataFrame(spill).write_ipc(path, compression="uncompressed")
+        self.spills.append(path)
         self.rows += batch.height
 
     def _feature(self, column: FeatureColumn, values: pl.Series) -> pl.Series:
@@ -182,8 +170,7 @@ class Intake:
         needed += [column.feature.source_column for column in self.columns]
         if isinstance(schema.split, ByColumn):
             needed.append(schema.split.column)
-        if schema.histories:
-            needed += [schema.histories.length] if schema.histories.length else schema.histories.columns
+        needed += self.histories.needed
         for column in needed:
             if column is not None and column not in file.columns:
                 raise DataError(f"{file.name}: column '{column}' is missing{did_you_mean(column, file.columns)}")
@@ -210,17 +197,16 @@ class Intake:
     def _check_one_unit(self) -> None:
         first, last = self.first_time, self.last_time
         if self.schema.time is not None and self._may_be_seconds():
-            names = ", ".join(file.name for file in self.raw.events)
             seconds = f"seconds of {day_text(1000 * first)} to {day_text(1000 * last)}"
             raise DataError(
-                f"{names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of "
+                f"{self.raw.event_names}: time column '{self.schema.time}' holds {first} to {last}: milliseconds of "
                 f"{day_text(first)}, or {seconds}? say time_unit: s, or time_unit: ms"
             )
         if self.schema.time is not None and last > EARLIEST_MODERN_TIME and 0 < first < last / UNITS_APART:
-            names = ", ".join(file.name for file in self.raw.events)
             raise DataError(
-                f"{names}: time column '{self.schema.time}' goes from {day_text(first)} to {day_text(last)} when read "
-                f"as {self.schema.time_unit.value}: two units seem to be mixed; write all times in one unit"
+                f"{self.raw.event_names}: time column '{self.schema.time}' goes from {day_text(first)} to "
+                f"{day_text(last)} when read as {self.schema.time_unit.value}: two units seem to be mixed; "
+                "write all times in one unit"
             )
 
 
@@ -241,80 +227,3 @@ class _Counts:
         counted = np.bincount(codes, minlength=len(self.of_code))
         counted[: len(self.of_code)] += self.of_code
         self.of_code = counted
-
-
-class _FirstSeen:
-    """Item or user features that only the events know: for each id the values of its first event."""
-
-    def __init__(self, raw: RawLog, role: Role, partial: bool) -> None:
-        table = raw.items if role is Role.ITEM else raw.users
-        own_id = raw.schema.item_id if role is Role.ITEM else raw.schema.user_id
-        self.table_columns = table.columns if table is not None else []
-        known = {own_id, *self.table_columns}
-        given = set.intersection(*(set(file.columns) for file in raw.events)) if partial and raw.events else None
-        display = raw.schema.display_column if role is Role.ITEM else None
-        self.features: Sequence[Feature] = [
-            feature
-            for feature in (*raw.schema.with_role(role), *([display] if display else []))
-            if feature.source_column not in known and (given is None or feature.source_column in given)
-        ]
-        self._table: pl.DataFrame | None = None
-        self._pending: list[pl.DataFrame] = []
-        self._changing: dict[str, set[int]] = {feature.name: set() for feature in self.features}
-
-    def take(self, clean: dict[str, pl.Series], codes: Codes, time: pl.Series | None) -> None:
-        """Note the features of a batch."""
-        if not self.features:
-            return
-        named = {f.name: clean[_run_name(f)] for f in self.features}
-        when = time if time is not None else pl.zeros(len(codes), pl.Int64, eager=True)
-        rows = pl.DataFrame({CODE: pl.Series(codes), WHEN: when, **named})
-        self._note_changes(rows)
-        self._pending.append(self._first(rows))
-        if self._table is None or sum(t.height for t in self._pending) > self._table.height:
-            self._reduce()
-
-    def table(self, texts: pl.Series, place: NDArray[np.int64]) -> pl.DataFrame | None:
-        """Id and features, one row per id."""
-        if not self.features:
-            return None
-        self._reduce()
-        assert self._table is not None
-        ids = texts.gather(place[self._table[CODE].to_numpy()]).alias(ID)
-        return self._table.drop(CODE, WHEN).insert_column(0, ids)
-
-    def notes(self, what: str) -> Iterator[str]:
-        """Features that are not the same in all events of an id."""
-        for feature in self.features:
-            changing = len(self._changing[feature.name])
-            if changing and self._table is not None:
-                called = "display" if feature.name == DISPLAY else f"feature '{feature.name}'"
-                yield (
-                    f"{called} differs between events of one {what} for {changing:,} of "
-                    f"{self._table.height:,} {what}s; the value of the first event counts"
-                )
-
-    def _reduce(self) -> None:
-        kept = [self._table] if self._table is not None else []
-        rows = pl.concat([*kept, *self._pending])
-        self._note_changes(rows)
-        self._table = self._first(rows)
-        self._pending = []
-
-    def _note_changes(self, rows: pl.DataFrame) -> None:
-        for feature in self.features:
-            if feature.kind not in (Kind.MULTI_VALUED, Kind.VECTOR):
-                pairs = rows.select(CODE, feature.name).drop_nulls().unique()
-                self._changing[feature.name].update(pairs[CODE].filter(pairs[CODE].is_duplicated()).to_list())
-
-    def _first(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Per id the earliest row; among rows of one moment the smallest values, so that order does not matter."""
-        keys = [self._sort_key(feature) for feature in self.features]
-        ordered = table.sort(CODE, WHEN, *keys, nulls_last=True)
-        return ordered.unique(CODE, keep="first", maintain_order=True)
-
-    def _sort_key(self, feature: Feature) -> pl.Expr:
-        column = pl.col(feature.name)
-        if feature.kind is Kind.VECTOR:
-            return column.list.eval(pl.element().cast(pl.String)).list.join("\x1f")
-        return column.list.join("\x1f") if feature.kind is Kind.MULTI_VALUED else column

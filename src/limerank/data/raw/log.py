@@ -96,6 +96,11 @@ class RawLog:
     called: dict[str, Callable[[int], str]] = field(default_factory=dict)
     """How to call a row of the tables `items` and `users` in an error, if not by its number."""
 
+    @property
+    def event_names(self) -> str:
+        """How to call the events in an error: all their files."""
+        return ", ".join(file.name for file in self.events)
+
     def collect_events(self) -> pl.DataFrame:
         """All events in memory, for small logs."""
         return pl.concat([batch for file in self.events for batch in file.batches()])

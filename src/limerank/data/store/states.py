@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank import files
-from limerank.data.build import parts as splits
 from limerank.data.store.column_files import save_column
 from limerank.data.store.dataset import ENCODERS, FIX, MANIFEST, Manifest, StoredDataset, fingerprint_of, read_manifest
 from limerank.errors import ConflictError, DataError
 
 LOCK = "append.lock"
 PARTS_KEPT = 8
-A_MOMENT = 0.05  # seconds: far longer than a dry run holds the lock
+WAITING = 0.05  # seconds: far longer than a dry run holds the lock
 
 Codes = NDArray[np.uint8]
 
@@ -49,7 +48,7 @@ def _lock(handle: IO[str], path: Path, *, shared: bool = False) -> None:
     import fcntl  # Windows has none, and must be able to say so
 
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    for wait in (A_MOMENT, None):
+    for wait in (WAITING, None):
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,19 +59,8 @@ def _lock(handle: IO[str], path: Path, *, shared: bool = False) -> None:
             return
 
 
-def parts_of(dataset: StoredDataset) -> Codes:
-    """The part of every request, by the split rule applied to the whole log."""
-    requests = splits.Requests(
-        user=dataset.column("requests/user").astype(np.int64),
-        size=np.diff(dataset.column("requests/start").astype(np.int64)),
-        time=dataset.column("events/time")[dataset.column("requests/start")[:-1]],
-        named=dataset.column("requests/named_part") if dataset.schema.split.protocol == "column" else None,
-    )
-    return splits.assign(dataset.schema.split, requests)
-
-
 def publish(dataset: StoredDataset, longer: Manifest, parts: Codes) -> None:
-    """Write the parts of all requests, hash what is new, and replace the manifest of `log` by the longer one."""
+    """Write the parts of all requests, hash what is new, and replace the manifest by the longer one."""
     name = next_name(dataset.path, "parts")
     save_column(dataset.path, name, parts)
     known = {record.path: record for record in dataset.manifest.files}
