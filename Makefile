@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-numerics lint format clean
+.PHONY: quickstart test test-numerics docs lint format clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,7 +12,11 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) -e '.[report,triton,dev]'
+	$(PIP) -e '.[report,triton,docs,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) -e '.[report,docs]'
 	@touch $@
 
 quickstart: $(VENV)/.base
@@ -24,6 +28,10 @@ test: $(VENV)/.dev
 test-numerics: $(VENV)/.dev
 	$(BIN)/python tests/numerics.py
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'site/index.html'
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +42,4 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) limerank-quickstart build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) limerank-quickstart site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
