@@ -226,7 +226,7 @@ def test_a_bundle_of_format_3_opens_and_ranks_the_same(dataset: StoredDataset, t
     model = {"name": "lime-mha", "links": 4, "select_from": 6}
     ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test")
     bundle = export(ranker, model, dataset, tmp_path, max_history=20, row_type=row_type)
-    expected = Engine(bundle).rank("u3", limit=20)
+    expected = Engine(bundle).answer("u3", limit=20)
     options = {"pool" if k == "select_from" else k: v for k, v in ranker.options.model_dump(mode="json").items()}
     tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
     parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
