@@ -24,7 +24,7 @@ class TrainConfig(Typed):
     batch_requests: int = Field(default=64, ge=1, description="requests per step; all their candidates come along")
     learning_rate: float = Field(default=3e-3, gt=0, le=1, description="of Adam, at its largest")
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="fraction of steps with rising learning rate")
     weight_decay: float = Field(default=0.0, ge=0, description="L2")
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
@@ -78,9 +78,11 @@ class _OnceLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, (key, _) in enumerate(node.value):
-            if keys[place] in keys[:place]:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{keys[place]}' stands twice", key.start_mark)
+        for position, (key, _) in enumerate(node.value):
+            if keys[position] in keys[:position]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{keys[position]}' stands twice", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 

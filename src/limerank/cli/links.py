@@ -36,7 +36,7 @@ def links(
 ) -> None:
     """What each link of a LIME ranker attracts in the catalog, whoever asks: its nearest items and its attributes.
 
-    The lift of an attribute is its share of the link's weight divided by its share of the catalog.
+    The lift of an attribute is its fraction of the link's weight divided by its fraction of the catalog.
     """
     from limerank.serve.link_profiles import link_profiles
     from limerank.serve.store import BundleStore

@@ -195,9 +195,9 @@ def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = F
 def tensors_of(features: Features) -> dict[str, torch.Tensor]:
     """Features as named tensors, for a file."""
     named = {"indices": features.indices}
-    for place, jagged in enumerate(features.lists):
-        named[f"list{place}.values"], named[f"list{place}.offsets"] = jagged.values, jagged.offsets
-    return named | {f"vector{place}": matrix for place, matrix in enumerate(features.vectors)}
+    for number, jagged in enumerate(features.lists):
+        named[f"list{number}.values"], named[f"list{number}.offsets"] = jagged.values, jagged.offsets
+    return named | {f"vector{number}": matrix for number, matrix in enumerate(features.vectors)}
 
 
 def _features(tensors: dict[str, torch.Tensor]) -> Features:
