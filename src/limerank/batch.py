@@ -24,10 +24,7 @@ class Jagged:
 
     def take(self, rows: Tensor) -> Jagged:
         """The lists at `rows`, in that order."""
-        before, wanted = (
-            self.offsets.numpy(),
-            rows.numpy(),
-        )  # numpy: torch's repeat_interleave takes longer than all this
+        before, wanted = self.offsets.numpy(), rows.numpy()  # torch's repeat_interleave takes longer than all this
         begin = before[wanted]
         lengths = before[wanted + 1] - begin
         offsets = np.zeros(len(wanted) + 1, dtype=np.int64)
