@@ -44,7 +44,7 @@ def publish(
     from limerank import files
     from limerank.data.build.prepare import prepare
     from limerank.data.describe.labels import count_labels
-    from limerank.data.store.dataset import MANIFEST
+    from limerank.data.store.manifest import MANIFEST
     from limerank.errors import if_interrupted
 
     started = time.perf_counter()
