@@ -85,7 +85,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     dataset = append(folder / "whole", with_events(raw, events.filter(later)))
     user, start = dataset.column("requests/user"), dataset.column("requests/start")
     requests = []
-    for user_row in range(1, dataset.manifest.counts["users"]):
+    for user_row in range(1, dataset.manifest.table_rows["users"]):
         number = max(np.flatnonzero(user == user_row), key=lambda one: int(dataset.column("events/time")[start[one]]))
         user_id = dataset.user_ids[user_row]
         own = events.filter(pl.col("user_id") == user_id)

@@ -97,7 +97,7 @@ def test_the_engine_reads_what_training_would_read(raw_log: RawLog, dataset: Sto
         assert torch.equal(history.items.take(history.item_of_event).indices, dataset.item_table.indices[items])
         for place, column in enumerate(dataset.role_columns(Role.EVENT)):
             assert history.events.indices[:, place].tolist() == column[rows].tolist()
-    assert seen == dataset.manifest.counts["users"] - 1
+    assert seen == dataset.manifest.counts["users"]
 
 
 def test_new_events_are_encoded_as_the_log_encodes_them(

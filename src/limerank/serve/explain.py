@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from limerank.batch import History
-from limerank.data.store.dataset import UNKNOWN_ROW
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import ItemState
 from limerank.models.lime import ReadingLayer

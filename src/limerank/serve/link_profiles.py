@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from limerank.batch import Features, Jagged
-from limerank.data.store.dataset import UNKNOWN_ROW
 from limerank.data.store.encoders import Encoder
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError
 from limerank.models import RANKERS
 from limerank.models.lime import LimeRanker
