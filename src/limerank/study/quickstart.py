@@ -169,8 +169,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
             done=bar.advance,
         )
     progress.say("4/5  offline stage: item rows for the whole catalog, published as a verified bundle")
-    bundle = runs[LIME].export(folder / "store", quiet=progress.quiet).published
-    assert bundle is not None  # export publishes
+    bundle = runs[LIME].publish(folder / "store", quiet=progress.quiet)
     progress.say("5/5  ranking for one user, feeding one click, ranking again")
     story = tell_click_story(Engine(bundle))
     return QuickstartResult(
