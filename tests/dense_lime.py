@@ -131,8 +131,8 @@ def attend(queries: list[Tensor], keys: list[Tensor], values: list[Tensor], bias
         if bias is not None:
             scores = scores + bias[:, head]
         raised = (scores - scores.amax(-1, keepdim=True)).exp() if len(k) else scores
-        shares = raised / raised.sum(-1, keepdim=True)
-        read.append(shares @ v)
+        weights = raised / raised.sum(-1, keepdim=True)
+        read.append(weights @ v)
     return torch.cat(read, -1)
 
 

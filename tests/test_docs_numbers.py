@@ -38,29 +38,29 @@ def metric(facts: dict[str, Any], model: str, name: str) -> str:
 
 
 def closed(facts: dict[str, Any]) -> str:
-    shares = [100 * share for share in facts["gap_closed"]["lime-mha"]]
-    return f"{mean(shares):.0f} % ± {stdev(shares):.0f} %"
+    fractions = [100 * fraction for fraction in facts["gap_closed"]["lime-mha"]]
+    return f"{mean(fractions):.0f} % ± {stdev(fractions):.0f} %"
 
 
 def test_accuracy_table_of_the_readme() -> None:
     facts, text = results("accuracy-simulated"), page("README.md")
     for model, name in NAMES.items():
         cells = [metric(facts, model, one) for one in ("auc", "gauc", "ne")]
-        share = f"{closed(facts)} |" if model == "lime-mha" else "|"
-        assert " | ".join(["| " + name, *cells, share]) in text
+        fraction = f"{closed(facts)} |" if model == "lime-mha" else "|"
+        assert " | ".join(["| " + name, *cells, fraction]) in text
     oracle = [f"{facts['oracle'][one]:.4f}" for one in ("auc", "gauc", "ne")]
     assert " | ".join(["| oracle", *oracle, "|"]) in text
 
 
-def test_shares_of_harder_logs() -> None:
+def test_gaps_closed_on_harder_logs() -> None:
     table, readme = page("docs/explanation/simulated-log.md"), page("README.md")
     for topics, name in ACCURACY.items():
         facts = results(name)
         cells = [metric(facts, model, "ne") for model in NAMES]
         assert " | ".join([f"| {topics}", *cells, f"{closed(facts)} |"]) in table
         assert facts["verdicts"]["lime-mha"]["beats_baseline_in_every_seed"]
-    shares = [f"{closed(results(name)).split('±')[0]}" for name in ACCURACY.values()]
-    assert f"{shares[1]}with 24 topics and {shares[2]}with 48, against {shares[0]}with the default 16" in readme
+    easy, harder, hardest = (closed(results(name)).split("±")[0] for name in ACCURACY.values())
+    assert f"{harder}with 24 topics and {hardest}with 48, against {easy}with the default 16" in readme
 
 
 def test_the_readme_compares_costs_as_its_table_does() -> None:
@@ -99,7 +99,7 @@ def test_figures_of_the_data_room() -> None:
     assert (
         f"{storage['limerank']:.0f} on disk with all tables, {storage['padded_float64']:,.0f} as padded float64" in text
     )
-    assert f"(1/{1 / storage['share_of_float64']:.0f}), {storage['padded_int32']:,.0f} as padded int32" in text
+    assert f"(1/{1 / storage['fraction_of_float64']:.0f}), {storage['padded_int32']:,.0f} as padded int32" in text
     assert f"{preparing['encode_events_per_core_second'] / 1e6:.1f} million events per core and second" in text
     assert f"{memory['events']:,} events in a process of its own: {memory['peak_gigabytes']:.2f} GB at most" in text
     for row in facts["prefetch"][:2]:
@@ -119,7 +119,7 @@ def ratios(threads: int, other: str, op: str, **shape: int) -> list[float]:
     ]
 
 
-def peak_share(threads: int, backend: str, **shape: int) -> str:
+def fraction_of_peak(threads: int, backend: str, **shape: int) -> str:
     (row,) = (
         row
         for row in OPS["rows"]
@@ -146,15 +146,15 @@ def test_speeds_of_the_ops(threads: int) -> None:
     (stack,) = ratios(threads, "plain modules", "xor_stack", **long)
     (pool,) = ratios(threads, "projected, sdpa", "link_pool", **long)
     (append,) = ratios(threads, "append one event", "link_pool", **long)
-    folded = " / ".join(peak_share(threads, f"folded {one}") for one in ("fp32", "fp16", "u8"))
+    folded = " / ".join(fraction_of_peak(threads, f"folded {one}") for one in ("fp32", "fp16", "u8"))
     assert column == [
         f"{forward:.0f}x faster" if threads == 1 else f"{forward:.0f}x",
         f"{both:.0f}x",
         between(ratios(threads, "sdpa, explicit mask", softmax)),
         between(ratios(threads, "flex attention", softmax), ".2f"),
         between(ratios(threads, "sdpa, two calls", softmax), ".2f"),
-        f"{peak_share(threads, 'fused, absorbed', **long)} %; {stack:.1f}x",
-        f"{peak_share(threads, 'absorbed', **long)} %; {pool:.1f}x",
+        f"{fraction_of_peak(threads, 'fused, absorbed', **long)} %; {stack:.1f}x",
+        f"{fraction_of_peak(threads, 'absorbed', **long)} %; {pool:.1f}x",
         f"1/{round(1 / append, -1):.0f}",
         f"{folded} %",
     ]

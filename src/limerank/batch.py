@@ -32,9 +32,9 @@ class Jagged:
         lengths = before[wanted + 1] - begin
         offsets = np.zeros(len(wanted) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        places = np.repeat(begin - offsets[:-1], lengths)
-        places += np.arange(offsets[-1])
-        return Jagged(self.values.index_select(0, torch.from_numpy(places)), torch.from_numpy(offsets))
+        rows = np.repeat(begin - offsets[:-1], lengths)
+        rows += np.arange(offsets[-1])
+        return Jagged(self.values.index_select(0, torch.from_numpy(rows)), torch.from_numpy(offsets))
 
     def followed_by(self, other: Jagged) -> Jagged:
         """These lists, then the other ones."""
@@ -95,7 +95,7 @@ class History:
 class UserInputs:
     """All a ranker may know of the user side: user features, request context (E^C) and history. No candidates.
 
-    `times` [B] is the moment of each request, in milliseconds since 1970 (int64), where the log knows it.
+    `times` [B] is the time of each request, in milliseconds since 1970 (int64), where the log knows it.
     """
 
     users: Features

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from limerank.errors import LimerankError, UsageError
 from limerank.files import joined
 from limerank.typed import Typed, validate
+
+RENAMED_OPTIONS = {"pool": "select_from"}
+"""Options of rankers by the names they had in files of version 0.2.0 and before."""
 
 
 class TrainConfig(Typed):
@@ -21,7 +24,7 @@ class TrainConfig(Typed):
     batch_requests: int = Field(default=64, ge=1, description="requests per step; all their candidates come along")
     learning_rate: float = Field(default=3e-3, gt=0, le=1, description="of Adam, at its largest")
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="share of steps with rising learning rate")
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="fraction of steps with rising learning rate")
     weight_decay: float = Field(default=0.0, ge=0, description="L2")
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
@@ -38,6 +41,17 @@ class RunConfig(Typed):
     preset: str | None = Field(
         default=None, exclude=True, description="where values came from; they are filled in, so it is not written down"
     )
+
+    @field_validator("model")
+    @classmethod
+    def _names_of_today(cls, model: dict[str, Any]) -> dict[str, Any]:
+        return current_names(model)
+
+
+def current_names(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section in which every option has the name it has now; beside the new name an old one stays, unknown."""
+    old = {key: new for key, new in RENAMED_OPTIONS.items() if new not in model}
+    return {old.get(key, key): value for key, value in model.items()}
 
 
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
@@ -64,15 +78,19 @@ class _OnceLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, (key, _) in enumerate(node.value):
-            if keys[place] in keys[:place]:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{keys[place]}' stands twice", key.start_mark)
+        for position, (key, _) in enumerate(node.value):
+            if keys[position] in keys[:position]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{keys[position]}' stands twice", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Set dotted keys, such as `train.epochs=5`, on a copy."""
     result: dict[str, Any] = _copy(values)
+    if isinstance(result.get("model"), dict):
+        result["model"] = current_names(result["model"])
     for override in overrides:
         dotted, value = parse_override(override)
         target = result
@@ -91,9 +109,13 @@ def parse_override(override: str) -> tuple[str, Any]:
     if not equals or not dotted:
         raise UsageError(f"--set {override}: must look like key=value, for example train.epochs=5")
     try:
-        return dotted, yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise UsageError(f"--set {override}: '{text}' is not valid YAML") from None
+    section, _, key = dotted.rpartition(".")
+    if section == "model":
+        return f"model.{RENAMED_OPTIONS.get(key, key)}", value
+    return dotted, current_names(value) if dotted == "model" and isinstance(value, dict) else value
 
 
 def load_run_config(path: Path) -> RunConfig:

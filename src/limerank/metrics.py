@@ -49,9 +49,9 @@ def auc(labels: Floats, scores: Floats) -> float | None:
 
 def auc_of_counts(scores: Floats, positives: Floats, negatives: Floats) -> float | None:
     """AUC when many rows share a score: how many positive and negative rows have each of the scores."""
-    distinct, place = np.unique(scores, return_inverse=True)
-    won = np.bincount(place, weights=positives, minlength=len(distinct))
-    lost = np.bincount(place, weights=negatives, minlength=len(distinct))
+    distinct, value_of = np.unique(scores, return_inverse=True)
+    won = np.bincount(value_of, weights=positives, minlength=len(distinct))
+    lost = np.bincount(value_of, weights=negatives, minlength=len(distinct))
     pairs = won.sum() * lost.sum()
     return float((won * (np.cumsum(lost) - lost / 2)).sum() / pairs) if pairs else None
 

@@ -60,8 +60,8 @@ def _explain(config: type[BaseModel], invalid: ValidationError) -> str:
 
 
 def _problem(config: type[BaseModel], item: dict[str, Any]) -> str:
-    models, place = _walk(config, item["loc"])
-    location, given, context = ".".join(place), item.get("input"), item.get("ctx", {})
+    models, keys = _walk(config, item["loc"])
+    location, given, context = ".".join(keys), item.get("input"), item.get("ctx", {})
     if item["type"] == "extra_forbidden":
         inside = _walk(config, item["loc"][:-1])[0]
         known = sorted({key for model in inside for key in model.model_fields})
@@ -86,7 +86,7 @@ def _problem(config: type[BaseModel], item: dict[str, Any]) -> str:
 
 
 def _walk(config: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[type[BaseModel]], list[str]]:
-    """The models a place inside a nested configuration may be, and the place without the tags of unions."""
+    """The models that a key inside a nested configuration may be in, and the keys to it without the tags of unions."""
     current, shown = [config], []
     for part in location:
         tagged = [model for model in current if len(current) > 1 and _is_tag(model, part)]

@@ -30,8 +30,8 @@ def test_padded_layouts_hold_what_the_loader_gives(dataset: StoredDataset) -> No
     items = history.items.take(history.item_of_event).indices
     counts = batch.candidates.offsets.diff().tolist()
     first = 0
-    for place, count in enumerate(counts):
-        inside = slice(int(history.offsets[place]), int(history.offsets[place + 1]))
+    for position, count in enumerate(counts):
+        inside = slice(int(history.offsets[position]), int(history.offsets[position + 1]))
         length = inside.stop - inside.start
         for feature in range(items.shape[1]):
             row = histories[feature][first]
@@ -74,7 +74,7 @@ def test_the_bench_reports_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.features == 7
     assert result.memory is not None
     assert result.memory.peak_gigabytes > 0.1
-    assert result.storage.share_of_int32 < 1 / 20
+    assert result.storage.fraction_of_int32 < 1 / 20
     assert {(one.work, one.model) for one in result.prefetch} == {
         (work, model) for work in ("training", "evaluating") for model in ("ttsn", "lime-mha")
     }

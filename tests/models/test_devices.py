@@ -47,7 +47,7 @@ def test_no_tensor_is_made_on_the_cpu_by_default(ranker: Ranker, dataset: Stored
     "model",
     [
         {"name": "performer", "redraw": 1},
-        {"name": "lime-xor", "dropout": 0.1, "pool": 40, "context": "after"},
+        {"name": "lime-xor", "dropout": 0.1, "select_from": 40, "context": "after"},
         {"name": "lime-mha", "coarse_links": 4, "encoding": "recent_position"},
         {"name": "din", "activation": "dice", "normalization": "softmax"},
         {"name": "sim", "search": "hard", "category": "topic"},

@@ -25,7 +25,7 @@ from limerank.splits import Part
 LIME = sorted(name for name, ranker in RANKERS.items() if issubclass(ranker, LimeRanker))
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "pool": {"links": 8, "pool": 20},
+    "select_from": {"links": 8, "select_from": 20},
     "coarse": {"links": 12, "coarse_links": 4},
     "after": {"context": "after"},
     "silu": {"candidate_activation": "silu"},
@@ -85,7 +85,7 @@ def test_a_contribution_is_the_slope_in_the_value_of_a_link(dataset: StoredDatas
     )
     terms = contributions(ranker, user, items)
     scale = torch.zeros(ranker.row_shape(), dtype=torch.float64, requires_grad=True)
-    logits = logits_of(ranker, UserState((user.memory[0] * (1 + scale)[None, :, :, None],), user.share), items)
+    logits = logits_of(ranker, UserState((user.memory[0] * (1 + scale)[None, :, :, None],), user.head_part), items)
     for candidate in range(5):
         for task in range(2):
             (slope,) = torch.autograd.grad(logits[candidate, task], scale, retain_graph=True)
@@ -101,7 +101,7 @@ def test_without_a_link_exactly_its_contribution_is_missing(dataset: StoredDatas
     ranker = build(dataset, name, head=[32, 16])
     user, items = ranker.encode_user(inputs_of(dataset, 3)), ranker.encode_items(dataset.item_table)
     ranker.head.from_item.bias.add_(50.0)
-    shifted = ItemState(items.rows, items.share + 50.0)
+    shifted = ItemState(items.rows, items.head_part + 50.0)
     ranker.head.later[0].bias.add_(1000.0)  # type: ignore[operator]
     terms = contributions(ranker, user, shifted)
     whole = logits_of(ranker, user, shifted)
@@ -111,7 +111,7 @@ def test_without_a_link_exactly_its_contribution_is_missing(dataset: StoredDatas
     for link in (0, 7, 31):
         values = user.memory[0].clone()
         values[:, :, link] = 0
-        without = UserState((values,), user.share)
+        without = UserState((values,), user.head_part)
         missing = whole - logits_of(ranker, without, shifted)
         torch.testing.assert_close(missing, terms.links[..., link].sum(2), rtol=1e-9, atol=1e-9)
         first, before = (ranker.head.from_interaction(ranker.interact(u, items, everything)) for u in (without, user))
@@ -122,7 +122,7 @@ def test_without_a_link_exactly_its_contribution_is_missing(dataset: StoredDatas
 @torch.no_grad()
 @pytest.mark.parametrize("name", LIME)
 def test_links_that_a_request_does_not_use_add_and_read_nothing(dataset: StoredDataset, name: str) -> None:
-    ranker = build(dataset, name, links=8, pool=20)
+    ranker = build(dataset, name, links=8, select_from=20)
     inputs = inputs_of(dataset, 3)
     assert ranker.selection is not None
     chosen, _ = ranker.selection(ranker.context_tower(inputs.users, inputs.context))
@@ -206,7 +206,7 @@ def test_the_first_layer_reads_single_events(dataset: StoredDataset, name: str) 
 
 @torch.no_grad()
 @pytest.mark.parametrize("layer", ["first", "last"])
-@pytest.mark.parametrize("variant", ["plain", "pool"])
+@pytest.mark.parametrize("variant", ["plain", "select_from"])
 @pytest.mark.parametrize("name", LIME)
 def test_reading_does_not_depend_on_batch_mates(
     dataset: StoredDataset, name: str, variant: str, layer: ReadingLayer

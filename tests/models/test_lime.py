@@ -36,7 +36,6 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
 from limerank.models import Ranker, build_ranker, check_model
-from limerank.models.export import export_user_stage
 from limerank.models.isab import ISABRanker
 from limerank.models.lime import LimeRanker
 from limerank.models.lime_hstu import LimeHSTURanker
@@ -48,6 +47,7 @@ from limerank.nn.recency import DAY
 from limerank.progress import Progress
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 from limerank.training.evaluate import evaluate, evaluation_loader
 from limerank.training.trainer import train
@@ -270,12 +270,12 @@ def test_hstu_is_causal_and_links_are_not(dataset: StoredDataset) -> None:
     assert isinstance(ranker, LimeHSTURanker)
     history = batch.inputs.history
     before, state = ranker.history(batch.inputs), ranker.encode_user(batch.inputs)
-    for place in (0, 5, 8):
+    for position in (0, 5, 8):
         items = history.item_of_event.clone()
-        items[place] = (items[place] + 1) % len(history.items)
+        items[position] = (items[position] + 1) % len(history.items)
         other = dataclasses.replace(batch.inputs, history=dataclasses.replace(history, item_of_event=items))
         changed = (ranker.history(other) != before).any(1)
-        assert changed.tolist() == [number >= place for number in range(9)]
+        assert changed.tolist() == [number >= position for number in range(9)]
         assert not torch.allclose(ranker.encode_user(other).memory[0], state.memory[0])
 
 
@@ -327,9 +327,9 @@ def test_two_levels_against_a_loop(dataset: StoredDataset, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab"])
 @pytest.mark.parametrize("context", ["before", "after"])
-def test_a_pool_uses_its_active_links_only(dataset: StoredDataset, name: str, context: str) -> None:
-    """Exactly `links` of the pool have values, by the context; the others are zero and reach no score."""
-    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"pool": 12, "context": context})
+def test_a_selection_uses_its_active_links_only(dataset: StoredDataset, name: str, context: str) -> None:
+    """Exactly `links` of all links have values, by the context; the others are zero and reach no score."""
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"select_from": 12, "context": context})
     assert isinstance(ranker, LimeRanker)
     assert ranker.selection is not None
     assert ranker.row_shape() == (2, 12)
@@ -352,9 +352,9 @@ def test_a_pool_uses_its_active_links_only(dataset: StoredDataset, name: str, co
 
 @pytest.mark.parametrize("options", [{}, {"candidate_activation": "silu"}, {"context": "after"}], ids=str)
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor"])
-def test_a_pool_against_explicit_matrices(dataset: StoredDataset, name: str, options: dict[str, Any]) -> None:
-    """Scores of the pool, the best of them as links, weights over the whole pool, values scaled by their shares."""
-    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"pool": 12} | options)
+def test_a_selection_against_explicit_matrices(dataset: StoredDataset, name: str, options: dict[str, Any]) -> None:
+    """Scores of all links, the best of them read, weights over all, values scaled by the softmax of the best."""
+    ranker, batch = log_setting(dataset, LENGTHS, name=name, **SMALL | {"select_from": 12} | options)
     assert isinstance(ranker, LimeMHARanker | LimeXORRanker)
     assert ranker.selection is not None
     score, everything = ranker.selection.score, ranker.links.embeddings
@@ -362,7 +362,7 @@ def test_a_pool_against_explicit_matrices(dataset: StoredDataset, name: str, opt
     for history, context, targets in per_request(ranker, batch):
         scores = score.weight @ context + score.bias
         chosen = scores.argsort(descending=True)[:5].tolist()
-        shares = scores[chosen].exp() / scores[chosen].exp().sum()
+        fractions = scores[chosen].exp() / scores[chosen].exp().sum()
         links = everything[chosen]
         if ranker.options.context == "before":
             links = contextual(ranker.context_mix, links, context)
@@ -378,14 +378,14 @@ def test_a_pool_against_explicit_matrices(dataset: StoredDataset, name: str, opt
         for q, k, v in zip(queries, keys, heads_of(ranker.link_values, personalized), strict=True):
             compared = q @ k.T / q.shape[1] ** 0.5
             weights = silu(compared) / 12 if "candidate_activation" in options else compared.softmax(1)
-            read.append(weights[:, chosen] @ (5 * shares[:, None] * v))
+            read.append(weights[:, chosen] @ (5 * fractions[:, None] * v))
         expected.append(torch.cat(read, -1))
     assert_same(ranker, batch, torch.cat(expected))
 
 
 def test_the_selection_is_trained(dataset: StoredDataset) -> None:
     """Its layer gets gradient of the loss, and moving it moves which links are active."""
-    ranker, batch = log_setting(dataset, LENGTHS, name="lime-mha", **SMALL | {"pool": 12})
+    ranker, batch = log_setting(dataset, LENGTHS, name="lime-mha", **SMALL | {"select_from": 12})
     assert isinstance(ranker, LimeMHARanker)
     assert ranker.selection is not None
     ranker.loss(dataclasses.replace(batch, labels=batch.labels.double())).backward()
@@ -399,9 +399,9 @@ def test_the_selection_is_trained(dataset: StoredDataset) -> None:
 
 
 @torch.no_grad()
-def test_a_pool_that_is_no_larger_is_no_pool(dataset: StoredDataset) -> None:
-    """With indifferent scores every link is active with scale 1: the ranker without a pool."""
-    ranker, batch = log_setting(dataset, LENGTHS, name="lime-xor", **SMALL | {"pool": 5})
+def test_a_selection_of_all_links_selects_nothing(dataset: StoredDataset) -> None:
+    """With indifferent scores every link is active with scale 1: the ranker that selects none."""
+    ranker, batch = log_setting(dataset, LENGTHS, name="lime-xor", **SMALL | {"select_from": 5})
     plain, _ = log_setting(dataset, LENGTHS, name="lime-xor", **SMALL)
     assert isinstance(ranker, LimeXORRanker)
     assert ranker.selection is not None
@@ -413,14 +413,14 @@ def test_a_pool_that_is_no_larger_is_no_pool(dataset: StoredDataset) -> None:
 
 
 VARIANTS: list[dict[str, Any]] = [
-    {"name": "lime-mha", "pool": 12},
+    {"name": "lime-mha", "select_from": 12},
     {"name": "lime-mha", "coarse_links": 5, "links": 10, "context": "after"},
     {"name": "lime-mha", "recency": True, "query_width": 8},
-    {"name": "lime-xor", "pool": 7, "candidate_activation": "silu"},
+    {"name": "lime-xor", "select_from": 7, "candidate_activation": "silu"},
     {"name": "lime-xor", "links": 6, "coarse_links": 2, "output": "concat", "uvqk_activation": "all", "dropout": 0.1},
     {"name": "lime-xor", "activation": "softmax", "query_width": 32, "context": "after", "readout": "residual"},
     {"name": "lime-hstu", "recency": True, "output": "concat", "layers": 1},
-    {"name": "lime-hstu", "activation": "softmax", "pool": 9},
+    {"name": "lime-hstu", "activation": "softmax", "select_from": 9},
     {"name": "isab", "normalizer": "none", "context": "after", "encoding": "age"},
     {"name": "pma", "query_width": 8, "encoding": "calendar"},
 ]
@@ -463,7 +463,7 @@ def test_rows_of_every_variant_know_no_user(dataset: StoredDataset, options: dic
                 parameter.add_(1)
     after = ranker.encode_items(few)
     assert torch.equal(before.rows, after.rows)
-    assert torch.equal(before.share, after.share)
+    assert torch.equal(before.head_part, after.head_part)
 
 
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab"])
@@ -484,9 +484,9 @@ def test_links_read_without_context_can_be_kept(dataset: StoredDataset, name: st
 
 
 LINK_MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"pool": 31}, "pool 31 is smaller than links 32, which are selected from it"),
-    ({"pool": 4, "links": 1}, "pool needs at least 2 links"),
-    ({"pool": 64, "coarse_links": 4}, "pool and coarse_links exclude each other"),
+    ({"select_from": 31}, "select_from 31 is smaller than links 32"),
+    ({"select_from": 4, "links": 1}, "select_from needs at least 2 links"),
+    ({"select_from": 64, "coarse_links": 4}, "select_from and coarse_links exclude each other"),
     ({"coarse_links": 5}, "links 32 cannot be shared out among 5 coarse links"),
     ({"coarse_links": 8, "candidate_activation": "silu"}, "coarse_links need candidate_activation softmax"),
     ({"links": 0}, "key 'links': Input should be greater than or equal to 1"),
@@ -507,20 +507,20 @@ def test_options_that_do_not_fit_are_refused(name: str) -> None:
     for section, message in LINK_MISTAKES + (XOR_MISTAKES if name in ("lime-xor", "isab") else []):
         with pytest.raises(UsageError, match=message):
             check_model({"name": name, **section}, "c.yaml")
-    for fitting in ({"pool": 32}, {"coarse_links": 32}, {"coarse_links": 1}):
+    for fitting in ({"select_from": 32}, {"coarse_links": 32}, {"coarse_links": 1}):
         check_model({"name": name, **fitting}, "c.yaml")
 
 
 def expected_recency(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
     """softmax(x_j - decay (now - t_j)) with the age in days at the request, which is not what the code computes."""
-    times, moments = batch.inputs.history.times, batch.inputs.times
+    times, now = batch.inputs.history.times, batch.inputs.times
     assert times is not None
-    assert moments is not None
+    assert now is not None
     assert ranker.recency is not None
     decay = torch.nn.functional.softplus(ranker.recency.raw)
     bounds, rows = batch.inputs.history.offsets.tolist(), []
     for request, (history, context, targets) in enumerate(per_request(ranker, batch)):
-        ages = (moments[request] - times[bounds[request] : bounds[request + 1]]).double() / DAY
+        ages = (now[request] - times[bounds[request] : bounds[request + 1]]).double() / DAY
         for layer in ranker.stack.layers if isinstance(ranker, LimeHSTURanker) else []:
             assert isinstance(layer, STULayer)
             history = causal_layer(layer, history)
@@ -542,7 +542,7 @@ def expected_recency(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
 def test_recency_is_a_softmax_with_ages(
     dataset: StoredDataset, name: str, options: dict[str, Any], absorbs: bool
 ) -> None:
-    """Training, prediction and the absorbed path, all against ages at the moment of the request."""
+    """Training, prediction and the absorbed path, all against ages at the time of the request."""
     ranker, batch = log_setting(dataset, [12, 0, 1, 20, 9], with_times=True, name=name, recency=True, **SMALL | options)
     assert isinstance(ranker, LimeMHARanker)
     assert ranker.needs_times
@@ -617,28 +617,28 @@ def test_rankers_that_read_times_say_so(dataset: StoredDataset) -> None:
 @pytest.mark.parametrize("name", ["lime-mha", "lime-xor", "lime-hstu", "isab", "pma"])
 @torch.no_grad()
 def test_encodings_enter_the_history(dataset: StoredDataset, name: str) -> None:
-    """E_j + P[place], counted from either end of a user's own history; the tower itself is unchanged."""
+    """E_j + P[position], counted from either end of a user's own history; the tower itself is unchanged."""
     for encoding in ("position", "recent_position"):
         ranker, batch = log_setting(dataset, LENGTHS, name=name, encoding=encoding, positions=8, **SMALL)
         assert ranker.encoding is not None
         plain = ranker.item_tower.history(batch.inputs.history)
         added = Ranker.history(ranker, batch.inputs) - plain
         for (start, stop), length in zip(pairwise(batch.inputs.history.offsets.tolist()), LENGTHS, strict=True):
-            places = list(range(length)) if encoding == "position" else list(range(length))[::-1]
-            expected = ranker.encoding.table[[min(place, 7) for place in places]]
+            positions = list(range(length)) if encoding == "position" else list(range(length))[::-1]
+            expected = ranker.encoding.table[[min(position, 7) for position in positions]]
             torch.testing.assert_close(added[start:stop], expected, **EXACT)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"name": "lime-mha", "recency": True, "pool": 7},
+        {"name": "lime-mha", "recency": True, "select_from": 7},
         {"name": "lime-xor", "output": "concat", "coarse_links": 5, "links": 5, "context": "after"},
     ],
     ids=str,
 )
 def test_variants_are_exported_with_a_free_history(options: dict[str, Any]) -> None:
-    """Times, a pool and two levels are part of the program; other lengths, an empty one too, run through it."""
+    """Times, a selection and two levels are part of the program; other lengths, an empty one too, run through it."""
     torch.manual_seed(0)
     ranker = build_ranker(SMALL | options, BUILT_IN, 1, "test").eval()
     stage = export_user_stage(ranker, random_request(BUILT_IN, 5)).module()
@@ -647,7 +647,9 @@ def test_variants_are_exported_with_a_free_history(options: dict[str, Any]) -> N
         with torch.no_grad():
             expected = ranker.encode_user(inputs)
         got = stage(inputs)
-        torch.testing.assert_close((got.memory, got.share), (expected.memory, expected.share), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            (got.memory, got.head_part), (expected.memory, expected.head_part), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_a_ranker_that_reads_times_trains_on_an_ordinary_log(dataset: StoredDataset, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def oracle_lightning(ranker: LightningRanker, targets: Tensor, events: Tensor) -
 def newest_first(weights: Tensor, count: int) -> Tensor:
     """P [r, N]: the column of each event that is read, oldest first."""
     read = min(count, len(weights))
-    return torch.stack([weights[place] for place in range(read)][::-1], dim=1) if read else weights[:0].T
+    return torch.stack([weights[position] for position in range(read)][::-1], dim=1) if read else weights[:0].T
 
 
 def oracle_linformer(ranker: LinformerRanker, targets: Tensor, events: Tensor) -> Tensor:
@@ -361,8 +361,8 @@ def test_mixtures_by_recency() -> None:
     for start, end in offsets.unfold(0, 2, 1).tolist():
         total = torch.zeros(5, 3, dtype=torch.float64)
         for j in range(start, end):
-            if (place := end - 1 - j) < len(weights):
-                total = total + torch.outer(weights[place], values[j])
+            if (position := end - 1 - j) < len(weights):
+                total = total + torch.outer(weights[position], values[j])
         rows.append(total)
     expected, got = torch.stack(rows), project_recent(values, offsets, weights)
     torch.testing.assert_close(got, expected)

@@ -30,7 +30,7 @@ from limerank.splits import Part
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 """For what is served, in fp32."""
-SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets", "export"}
+SHARED_FILES = {"--init--", "base", "factorized", "lime", "pooled", "queried", "presets"}
 
 
 def loader_of(dataset: StoredDataset, part: Part = Part.TEST, max_history: int = 20) -> RequestLoader:
@@ -159,8 +159,8 @@ def test_stored_rows_give_the_scores_of_forward(ranker: Ranker, dataset: StoredD
     lengths = loader.history_lengths(loader.requests)
     items = dataset.column("events/item")
     with torch.inference_mode():
-        for place in (np.argmin(lengths), np.argmax(lengths)):
-            request = loader.requests[place : place + 1]
+        for position in (np.argmin(lengths), np.argmax(lengths)):
+            request = loader.requests[position : position + 1]
             index = torch.from_numpy(items[loader.candidate_rows(request)].astype(np.int64))
             user = ranker.encode_user(loader.user_inputs(request))
             expected = ranker(loader.assemble(request))
@@ -286,7 +286,7 @@ def test_item_side_parameters_are_exactly_those_rows_depend_on(ranker: Ranker, d
         with torch.no_grad():
             parameter.add_(torch.randn_like(parameter))
         after = ranker.encode_items(items)
-        changed = not (torch.equal(before.rows, after.rows) and torch.equal(before.share, after.share))
+        changed = not (torch.equal(before.rows, after.rows) and torch.equal(before.head_part, after.head_part))
         assert changed == (name in named), name
         with torch.no_grad():
             parameter.copy_(kept)

@@ -16,7 +16,6 @@ from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import ItemState, Ranker, build_ranker
-from limerank.models.export import export_user_stage
 from limerank.models.hstu import HSTURanker
 from limerank.models.mamba import MambaRanker
 from limerank.models.sasrec import SASRecRanker
@@ -24,6 +23,7 @@ from limerank.nn.layers.mamba import MambaBlock
 from limerank.nn.layers.sasrec import SASRecBlock
 from limerank.nn.layers.stu import STULayer, STUStack
 from limerank.ops import groups, selective_scan, silu_attention
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
@@ -399,7 +399,7 @@ def test_a_stack_along_histories_is_causal() -> None:
     torch.testing.assert_close(after[:7], layer_by_layer, **CLOSE)
 
 
-def share_of_pairs(events: int, requests: int = 1, heads: int = 4) -> float:
+def fraction_of_pairs(events: int, requests: int = 1, heads: int = 4) -> float:
     """How much of N^2 causal SiLU attention computes."""
     rows = torch.empty(requests * heads, 8, events)
     tiles = silu_attention._tiles(rows, rows, causal=True)
@@ -409,9 +409,9 @@ def share_of_pairs(events: int, requests: int = 1, heads: int = 4) -> float:
 def test_the_docs_say_how_many_pairs_a_causal_layer_computes() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/rankers/sequence.md").read_text().split())
     (whole,) = map(int, re.findall(r"all N² pairs, up to N = (\d+),", page))
-    assert share_of_pairs(whole) == 1 > share_of_pairs(whole + 1)
+    assert fraction_of_pairs(whole) == 1 > fraction_of_pairs(whole + 1)
     assert "three quarters of them at 512" in page
-    assert share_of_pairs(512) == 0.75
-    assert f"and {share_of_pairs(1024):.2f} N² at 1,024" in page
-    assert f"{share_of_pairs(256, groups.ROWS // 256):.3f} N² at 256" in page
-    assert share_of_pairs(10_000) == pytest.approx(0.5, abs=0.01)
+    assert fraction_of_pairs(512) == 0.75
+    assert f"and {fraction_of_pairs(1024):.2f} N² at 1,024" in page
+    assert f"{fraction_of_pairs(256, groups.ROWS // 256):.3f} N² at 256" in page
+    assert fraction_of_pairs(10_000) == pytest.approx(0.5, abs=0.01)

@@ -18,7 +18,6 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import Ranker, build_ranker
 from limerank.models.din import DINRanker
-from limerank.models.export import export_user_stage
 from limerank.models.mha import MHARanker
 from limerank.models.sim import SIMRanker, category_digits, category_of_digits
 from limerank.models.truncated_mha import TruncatedMHARanker
@@ -31,6 +30,7 @@ from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
@@ -99,7 +99,7 @@ def projected(module: HeadProjection, rows: Tensor, output: int = 0) -> Tensor:
 
 
 def best(scores: Tensor, events: Tensor, count: int, precision: torch.dtype) -> list[int]:
-    """The places of the largest scores; what just misses them is an equal event or smaller by more than rounding."""
+    """The positions of the largest scores; what just misses them is an equal event or smaller by more than rounding."""
     order = scores.detach().argsort(descending=True).tolist()
     if count < len(order):
         last, missed = order[count - 1], order[count]
@@ -178,12 +178,12 @@ def din_by_concatenation(ranker: DINRanker, batch: RequestBatch) -> Tensor:
     unit, outputs = ranker.unit, []
     for target, history, _ in pairs(ranker, batch):
         z = torch.cat([target.expand_as(history), history, target - history, target * history], 1)
-        for place, layer in enumerate([unit.first, *unit.later]):
+        for position, layer in enumerate([unit.first, *unit.later]):
             z = layer(z)
             if unit.dice is None:
                 z = torch.relu(z)
             else:
-                dice = unit.dice[place]
+                dice = unit.dice[position]
                 assert isinstance(dice, Dice)
                 p = torch.sigmoid((z - dice.mean) / torch.sqrt(dice.variance + 1e-6))
                 z = p * z + (1 - p) * dice.alpha * z
@@ -473,7 +473,7 @@ def test_padding_is_never_found_however_bad_the_events_are() -> None:
     for row, (low, high) in enumerate([(0, 2), (0, 2), (2, 2), (2, 2), (2, 9), (2, 9)]):
         own = index[row][found[row]].tolist()
         assert len(set(own)) == len(own)
-        assert all(low <= place < high for place in own)
+        assert all(low <= position < high for position in own)
     values = torch.ones(9, 1, 3)
     attended = attend_chosen(torch.ones(6, 1, 2), torch.randn(9, 1, 2), values, index, found)
     torch.testing.assert_close(attended[:, 0, 0], torch.tensor([1.0, 1, 0, 0, 1, 1]))

@@ -13,11 +13,11 @@ from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
-from limerank.models.export import export_user_stage
 from limerank.models.inttower import IntTowerRanker
 from limerank.schema import FeatureSpace
 from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}

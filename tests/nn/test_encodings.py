@@ -20,7 +20,7 @@ from limerank.nn.encodings import (
     Encoding,
     HistoryEncoding,
     age_buckets,
-    calendar_places,
+    hour_and_weekday,
 )
 
 WIDTH = 3
@@ -28,7 +28,7 @@ NOON = 1_769_860_800_000  # Saturday, 2026-01-31T12:00:00Z
 ENCODINGS: list[Encoding] = [encoding for encoding in get_args(Encoding) if encoding != "none"]
 
 
-def inputs_of(lengths: list[int], times: list[int] | None = None, moments: list[int] | None = None) -> UserInputs:
+def inputs_of(lengths: list[int], times: list[int] | None = None, request_times: list[int] | None = None) -> UserInputs:
     """Requests with histories of these lengths; encodings read nothing but offsets and times."""
     total = sum(lengths)
     nothing = Features(torch.zeros(len(lengths), 0, dtype=torch.long))
@@ -39,7 +39,7 @@ def inputs_of(lengths: list[int], times: list[int] | None = None, moments: list[
         offsets=torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()]),
         times=None if times is None else torch.tensor(times, dtype=torch.long),
     )
-    return UserInputs(nothing, nothing, history, None if moments is None else torch.tensor(moments))
+    return UserInputs(nothing, nothing, history, None if request_times is None else torch.tensor(request_times))
 
 
 def module_of(encoding: Encoding, positions: int = 64) -> HistoryEncoding:
@@ -58,15 +58,15 @@ def added(module: HistoryEncoding, inputs: UserInputs) -> Tensor:
 @given(st.lists(st.integers(-62_135_596_800_000, 253_402_300_799_999), min_size=1, max_size=20))
 def test_the_calendar_is_that_of_datetime(times: list[int]) -> None:
     """Every millisecond from the year 1 to 9999, before 1970 too."""
-    hour, weekday = calendar_places(torch.tensor(times))
-    moments = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time) for time in times]
-    assert hour.tolist() == [moment.hour for moment in moments]
-    assert weekday.tolist() == [moment.weekday() for moment in moments]
+    hour, weekday = hour_and_weekday(torch.tensor(times))
+    dates = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time) for time in times]
+    assert hour.tolist() == [date.hour for date in dates]
+    assert weekday.tolist() == [date.weekday() for date in dates]
 
 
 def test_the_calendar_turns_exactly_at_the_hour_and_at_midnight() -> None:
     midnight = NOON + 12 * 3_600_000
-    hour, weekday = calendar_places(torch.tensor([NOON - 1, NOON, midnight - 1, midnight, -1, 0]))
+    hour, weekday = hour_and_weekday(torch.tensor([NOON - 1, NOON, midnight - 1, midnight, -1, 0]))
     assert hour.tolist() == [11, 12, 23, 0, 23, 0]
     assert weekday.tolist() == [5, 5, 5, 6, 2, 3]
 
@@ -108,9 +108,9 @@ def test_positions_count_within_each_request(lengths: list[int]) -> None:
     """From the start and from the end, whatever the lengths beside; beyond the table the last row is shared."""
     forwards, backwards = module_of("position", 7), module_of("recent_position", 7)
     inputs = inputs_of(lengths)
-    expected = [min(place, 6) for length in lengths for place in range(length)]
+    expected = [min(position, 6) for length in lengths for position in range(length)]
     assert torch.equal(added(forwards, inputs), forwards.table[expected])
-    expected = [min(length - 1 - place, 6) for length in lengths for place in range(length)]
+    expected = [min(length - 1 - position, 6) for length in lengths for position in range(length)]
     assert torch.equal(added(backwards, inputs), backwards.table[expected])
 
 

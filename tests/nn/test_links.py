@@ -1,4 +1,4 @@
-"""Links: two levels, a pool of which some are active, and the context that enters them."""
+"""Links: two levels, more links of which some are active, and the context that enters them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_two_level_weights_against_a_loop(count: int, coarse: int) -> None:
                 torch.testing.assert_close(weights[head, item, parent], broad[parent], **EXACT)
             for fine in range(count):
                 siblings = [other for other in range(count) if other % coarse == fine % coarse]
-                share = own[coarse + fine].exp() / sum(own[coarse + other].exp() for other in siblings)
-                torch.testing.assert_close(weights[head, item, coarse + fine], broad[fine % coarse] * share, **EXACT)
+                fraction = own[coarse + fine].exp() / sum(own[coarse + other].exp() for other in siblings)
+                torch.testing.assert_close(weights[head, item, coarse + fine], broad[fine % coarse] * fraction, **EXACT)
 
 
 def test_weights_of_each_level_sum_to_one() -> None:
@@ -101,10 +101,10 @@ def test_contextual_links_start_close_to_the_links() -> None:
     assert float(moved.abs().sum()) > 0
 
 
-def test_selection_takes_the_best_of_the_pool() -> None:
+def test_selection_takes_the_best_of_all_links() -> None:
     """Against a sort of the scores; scales are the softmax among the chosen, with mean one."""
     torch.manual_seed(0)
-    selection = shaken(LinkSelection(4, pool=9, active=3))
+    selection = shaken(LinkSelection(4, select_from=9, active=3))
     assert isinstance(selection, LinkSelection)
     context = draw(5, 4)
     chosen, scale = selection(context)
@@ -121,7 +121,7 @@ def test_selection_takes_the_best_of_the_pool() -> None:
 def test_spread_puts_values_where_their_links_are() -> None:
     """Zero for links that are not active, scaled values for those that are; gradients reach both."""
     torch.manual_seed(0)
-    selection = LinkSelection(4, pool=9, active=3).double()
+    selection = LinkSelection(4, select_from=9, active=3).double()
     context = draw(5, 4)
     chosen, scale = selection(context)
     values = draw(5, 3, HEADS, 7, seed=3).requires_grad_()
@@ -129,10 +129,10 @@ def test_spread_puts_values_where_their_links_are() -> None:
     assert everywhere.shape == (5, 9, HEADS, 7)
     for request in range(5):
         for link in range(9):
-            place = chosen[request].tolist().index(link) if link in chosen[request] else None
+            position = chosen[request].tolist().index(link) if link in chosen[request] else None
             expected = torch.zeros(HEADS, 7, dtype=torch.float64)
-            if place is not None:
-                expected = scale[request, place] * values[request, place]
+            if position is not None:
+                expected = scale[request, position] * values[request, position]
             assert torch.equal(everywhere[request, link], expected)
     (everywhere * draw(5, 9, HEADS, 7, seed=4)).sum().backward()
     assert values.grad is not None
@@ -141,8 +141,8 @@ def test_spread_puts_values_where_their_links_are() -> None:
     assert selection.score.weight.grad.any()
 
 
-def test_a_pool_of_exactly_the_links_activates_all() -> None:
-    selection = LinkSelection(4, pool=5, active=5).double()
+def test_a_selection_from_exactly_the_links_activates_all() -> None:
+    selection = LinkSelection(4, select_from=5, active=5).double()
     chosen, scale = selection(draw(3, 4))
     assert [sorted(one) for one in chosen.tolist()] == [list(range(5))] * 3
     torch.nn.init.zeros_(selection.score.weight)

@@ -22,7 +22,7 @@ def make_case(
     """Random rows in [0, 1], a random matrix, and a head with these hidden widths."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.rand(items, width, generator=generator)
-    share = torch.randn(items, hidden[0], generator=generator)
+    head_part = torch.randn(items, hidden[0], generator=generator)
     widths = (*hidden, tasks)
     layers = [
         (torch.randn(b, a, generator=generator) / a**0.5, torch.randn(b, generator=generator))
@@ -30,13 +30,13 @@ def make_case(
     ]
     matrix = torch.randn(width, hidden[0], generator=generator) / max(width, 1) ** 0.5
     head = RequestHead(matrix, torch.randn(hidden[0], generator=generator), layers)
-    return RowStore.store(rows, share, row_type), head
+    return RowStore.store(rows, head_part, row_type), head
 
 
 def straightforward(store: RowStore, head: RequestHead, index: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The formula as it is written, unblocked, in a precision of choice."""
-    rows, share = (table.to(dtype) for table in store.widened(index))
-    x = torch.einsum("cr,rk->ck", rows, head.matrix.to(dtype)) + share + head.offset.to(dtype)
+    rows, head_part = (table.to(dtype) for table in store.widened(index))
+    x = torch.einsum("cr,rk->ck", rows, head.matrix.to(dtype)) + head_part + head.offset.to(dtype)
     for weight, bias in head.layers:
         x = torch.einsum("ck,ok->co", x.relu(), weight.to(dtype)) + bias.to(dtype)
     return x

@@ -32,16 +32,16 @@ def rounding_slack(store: RowStore, rows: Tensor, matrix: Tensor) -> Tensor:
 def test_the_error_never_exceeds_the_bound(
     items: int, width: int, hidden: int, row_type: str, size: float, seed: int
 ) -> None:
-    """Rows of any magnitude (subnormal ones too) and any share: |dz| against fp64 stays within what was stated."""
+    """Rows of any magnitude (subnormal ones too) and any head part: |dz| against fp64 stays within what was stated."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.rand(items, width, generator=generator).square() * size
     if row_type == "fp16":
         rows = rows * torch.randn(items, width, generator=generator).sign()
-    share = torch.randn(items, hidden, generator=generator) * min(size, 100)
+    head_part = torch.randn(items, hidden, generator=generator) * min(size, 100)
     matrix = torch.randn(width, hidden, generator=generator)
-    store = RowStore.store(rows, share, row_type)
-    kept_rows, kept_share = (table.double() for table in store.widened())
-    error = ((kept_rows - rows.double()) @ matrix.double() + kept_share - share.double()).abs()
+    store = RowStore.store(rows, head_part, row_type)
+    kept_rows, kept_part = (table.double() for table in store.widened())
+    error = ((kept_rows - rows.double()) @ matrix.double() + kept_part - head_part.double()).abs()
     bound = score_error_bound(store, matrix).double()
     assert (error <= bound * (1 + 1e-5) + rounding_slack(store, rows, matrix)).all()
 
@@ -74,7 +74,7 @@ def test_the_bound_is_reached_and_not_loose(row_type: str) -> None:
 def test_logits_stay_within_the_bound(row_type: str) -> None:
     """Through ReLUs and later layers: the bound of the logits holds against the rows as they were computed."""
     exact, head = make_case(300, 40, (24, 12), 2, "fp32")
-    store = RowStore.store(exact.rows, exact.share, row_type)
+    store = RowStore.store(exact.rows, exact.head_part, row_type)
     error = straightforward(store, head, None, torch.float64) - straightforward(exact, head, None, torch.float64)
     bound = score_error_bound(store, head.matrix, head.layers)
     assert bound.shape == (300, 2)
@@ -87,12 +87,12 @@ def test_logits_stay_within_the_bound(row_type: str) -> None:
 def test_row_types_and_their_bytes() -> None:
     """At the paper's industrial size (H*l = 128, hidden 96) the bytes are those of the research page."""
     torch.manual_seed(0)
-    rows, share = make_weights(7, 4, 32), torch.randn(7, 96)
+    rows, head_part = make_weights(7, 4, 32), torch.randn(7, 96)
     for row_type, size in (("fp32", 896), ("fp16", 448), ("u8", 324)):
-        store = RowStore.store(rows, share, row_type)
+        store = RowStore.store(rows, head_part, row_type)
         assert (store.row_type, store.row_bytes, len(store)) == (row_type, size, 7)
         assert sum(t.numel() * t.element_size() for t in store.tensors().values()) == 7 * size
-        rebuilt = RowStore.joined([RowStore.store(rows[:3], share[:3], row_type), store.behind(3)])
+        rebuilt = RowStore.joined([RowStore.store(rows[:3], head_part[:3], row_type), store.behind(3)])
         for name, tensor in rebuilt.tensors().items():
             assert torch.equal(tensor, store.tensors()[name])
 
@@ -105,25 +105,25 @@ def test_u8_keeps_zero_and_the_largest_of_a_row() -> None:
 
 
 def test_what_a_row_type_cannot_hold_is_refused() -> None:
-    share = torch.zeros(2, 1)
+    head_part = torch.zeros(2, 1)
     with pytest.raises(ArgumentError, match=r"rows \[2, 1\] reach down to -0.5, but u8 holds values from 0 up"):
-        RowStore.store(torch.tensor([[1.0], [-0.5]]), share, "u8")
+        RowStore.store(torch.tensor([[1.0], [-0.5]]), head_part, "u8")
     with pytest.raises(ArgumentError, match=r"rows \[2, 1\] reach 7e\+04, beyond torch.float16; use fp32"):
-        RowStore.store(torch.full((2, 1), 7e4), share, "fp16")
-    with pytest.raises(ArgumentError, match="share .* beyond torch.float16; use fp32"):
+        RowStore.store(torch.full((2, 1), 7e4), head_part, "fp16")
+    with pytest.raises(ArgumentError, match="head_part .* beyond torch.float16; use fp32"):
         RowStore.store(torch.ones(2, 1), torch.full((2, 1), 1e6), "u8")
     with pytest.raises(ArgumentError, match="no row type 'u9'; known: fp16, fp32, u8"):
-        RowStore.store(torch.ones(2, 1), share, "u9")
+        RowStore.store(torch.ones(2, 1), head_part, "u9")
     for row_type in ("fp32", "fp16", "u8"):
         with pytest.raises(ArgumentError, match=r"rows \[2, 1\] holds 1 values that are not finite"):
-            RowStore.store(torch.tensor([[1.0], [torch.nan]]), share, row_type)
+            RowStore.store(torch.tensor([[1.0], [torch.nan]]), head_part, row_type)
 
 
 def test_parts_that_do_not_fit() -> None:
     rows, levels, half = torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.uint8), torch.zeros(3, 4).half()
     for arguments, message in (
-        ((rows, torch.zeros(2, 4)), r"share \[2, 4\] does not fit rows \[3, 2\]"),
-        ((rows, half), "rows are torch.float32 and share is torch.float16"),
+        ((rows, torch.zeros(2, 4)), r"head_part \[2, 4\] does not fit rows \[3, 2\]"),
+        ((rows, half), "rows are torch.float32 and head_part is torch.float16"),
         ((rows.double(), torch.zeros(3, 4)), "rows are torch.float64"),
         ((levels, half), "torch.uint8 needs a scale"),
         ((rows, torch.zeros(3, 4), torch.ones(3)), "no other type has one"),

@@ -64,7 +64,7 @@ def test_folded_and_plain_are_the_same_scores() -> None:
     diagonal = block_diagonal_values(values[0])
     plain = RequestHead(first.T, offset, layers, lambda rows: rows @ diagonal)
     interaction = torch.einsum("chl,hlv->chv", rows.double().unflatten(1, (heads, links)), values[0].double())
-    z = interaction.flatten(1) @ first.double().T + store.share.double() + offset.double()
+    z = interaction.flatten(1) @ first.double().T + store.head_part.double() + offset.double()
     exact = z.relu() @ layers[0][0].double().T + layers[0][1].double()
     same = straightforward(store, folded, None, torch.float32)
     assert_three_way(
@@ -105,7 +105,7 @@ def test_equal_rows_score_equal_wherever_they_stand(row_type: str, tasks: int, t
 
 
 @pytest.mark.parametrize("row_type", ROW_TYPES)
-def test_rows_of_width_zero_score_by_their_share(row_type: str) -> None:
+def test_rows_of_width_zero_score_by_their_head_part(row_type: str) -> None:
     store, head = make_case(50, 0, (8,), 2, row_type)
     torch.testing.assert_close(candidate_logits(store, head), straightforward(store, head, None, torch.float32))
     assert row_error_bound(store)[0].shape == (50, 0)
@@ -113,7 +113,7 @@ def test_rows_of_width_zero_score_by_their_share(row_type: str) -> None:
 
 def test_strided_inputs() -> None:
     store, head = make_case(70, 12, (10, 6), 2)
-    strided = RowStore(store.rows.T.contiguous().T, torch.cat([store.share, store.share], 1)[:, ::2][:, :10])
+    strided = RowStore(store.rows.T.contiguous().T, torch.cat([store.head_part, store.head_part], 1)[:, ::2][:, :10])
     layers = [(weight.T.contiguous().T, torch.stack([bias, bias], 1)[:, 0]) for weight, bias in head.layers]
     wide = torch.stack([head.offset, head.offset], 1)[:, 0]
     other = RequestHead(head.matrix.T.contiguous().T, wide, layers)
@@ -125,9 +125,9 @@ def test_strided_inputs() -> None:
 
 def test_inputs_are_left_alone() -> None:
     store, head = make_case(100, 12, (10,), 2)
-    before = [t.clone() for t in (store.rows, store.share, head.matrix, head.offset)]
+    before = [t.clone() for t in (store.rows, store.head_part, head.matrix, head.offset)]
     best_candidates(store, head, 10)
-    for tensor, copy in zip((store.rows, store.share, head.matrix, head.offset), before, strict=True):
+    for tensor, copy in zip((store.rows, store.head_part, head.matrix, head.offset), before, strict=True):
         assert torch.equal(tensor, copy)
 
 
@@ -198,7 +198,7 @@ def test_best_candidates_are_a_stable_sort(
     numbers = data.draw(st.lists(st.integers(0, max(items, 1) - 1), max_size=120)) if indexed else None
     index = None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
     probabilities = candidate_probabilities(store, head, index, block=32)
-    order = sorted(range(len(probabilities)), key=lambda place: -float(probabilities[place, task]))[:k]
+    order = sorted(range(len(probabilities)), key=lambda position: -float(probabilities[position, task]))[:k]
     top = best_candidates(store, head, k, task, index, block=16)
     assert top.positions.tolist() == order
     assert torch.equal(top.values, probabilities[top.positions])

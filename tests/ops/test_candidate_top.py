@@ -27,11 +27,11 @@ def run(scores: list[float], k: int, cuts: list[int]) -> Top:
 @given(scores_with_ties, st.integers(0, 100), st.lists(st.integers(0, 80), max_size=12))
 def test_equal_to_a_stable_sort(scores: list[float], k: int, cuts: list[int]) -> None:
     """Many ties, infinities, empty blocks, k of nothing and k beyond the stream."""
-    expected = sorted(range(len(scores)), key=lambda place: -scores[place])[:k]
+    expected = sorted(range(len(scores)), key=lambda position: -scores[position])[:k]
     top = run(scores, k, cuts)
     assert top.positions.tolist() == expected
-    assert top.scores.tolist() == [scores[place] for place in expected]
-    assert top.values[:, 0].tolist() == [2 * place for place in expected]
+    assert top.scores.tolist() == [scores[position] for position in expected]
+    assert top.values[:, 0].tolist() == [2 * position for position in expected]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 400))

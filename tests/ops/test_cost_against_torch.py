@@ -13,10 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from limerank.ops import candidate
 from limerank.ops.cost import (
-    append_cost,
-    hstu_request,
     link_pool_cost,
-    mha_request,
     pool_cost,
     scoring_cost,
     spread_cost,
@@ -159,60 +156,12 @@ def test_an_xor_layer_multiplies_what_is_counted(
 
 @pytest.mark.parametrize(("candidates", "links", "heads", "width"), SIZES)
 def test_scoring_multiplies_what_is_counted(candidates: int, links: int, heads: int, width: int) -> None:
-    """The three orders of the candidate stage and the folding, by the functions that serve them."""
+    """Both orders of the candidate stage and the folding, by the functions that serve them."""
     hidden = 6
     count = scoring_cost(heads=heads, links=links, value_width=width, hidden=hidden)
     weights, values, layer = randn(candidates, heads * links), randn(heads, links, width // heads), randn(hidden, width)
     matrix = candidate.fold_values(values[None], layer)[0]
-    per_head = weights.unflatten(1, (heads, links))[None]
     assert multiplied(lambda: weights @ matrix) == count.folded * candidates
     assert multiplied(lambda: candidate.fold_values(values[None], layer)) == count.folding_once
     blocks = candidate.block_diagonal_values(values)
     assert multiplied(lambda: weights @ blocks @ layer.T) == count.plain * candidates
-    mixed = multiplied(lambda: candidate.weighted_values(per_head, values[None])[0] @ layer.T)
-    assert mixed == count.plain_per_head * candidates
-
-
-def test_appending_an_event_multiplies_what_is_counted() -> None:
-    links, heads, width = 3, 2, 8
-    queries, event = randn(heads, links, 4), randn(1, width)
-    weights = randn(width, 2 * width)
-
-    def append(projected: Tensor) -> None:
-        key, value = projected.unflatten(1, (2, heads, -1))[0][:, :, None]
-        _ = (queries @ key.mT).exp() @ value
-
-    projected = event @ weights
-    assert multiplied(lambda: append(projected)) == append_cost(links=links, heads=heads, width=width).flops
-    uncached = append_cost(links=links, heads=heads, width=width, cached=False)
-    assert multiplied(lambda: append(event @ weights)) == uncached.flops
-
-
-def test_the_skylines_multiply_what_is_counted() -> None:
-    """MHA: project, attend, first layer. HSTU: prefill without the last layer's output, then candidates."""
-    history, candidates, width, hidden, layers = 6, 4, 8, 5, 3
-    events, rows, layer = randn(history, width), randn(candidates, width), randn(width, hidden)
-    square, project = randn(width, width), randn(width, 4 * width)
-
-    def mha() -> None:
-        keys, values = events @ square, events @ square
-        _ = (rows @ keys.T).softmax(-1) @ values @ layer
-
-    sizes: dict[str, Any] = {"history": history, "candidates": candidates, "width": width, "hidden": hidden}
-    assert multiplied(mha) == mha_request(**sizes).total.flops
-
-    def hstu() -> None:
-        states, targets = events, rows
-        for number in range(layers):
-            if number < layers - 1:
-                gate, values, queries, keys = (states @ project).chunk(4, 1)
-                # one row at a time multiplies exactly the pairs that a causal mask keeps
-                reads = [queries[i : i + 1] @ keys[: i + 1].T @ values[: i + 1] for i in range(history)]
-                states = (torch.cat(reads) * gate) @ square
-            else:
-                values, keys = (states @ project[:, : 2 * width]).chunk(2, 1)
-            gate, _, queries, _ = (targets @ project).chunk(4, 1)
-            targets = (queries @ keys.T @ values * gate) @ square
-        _ = targets @ layer
-
-    assert multiplied(hstu) == hstu_request(**sizes, layers=layers).total.flops

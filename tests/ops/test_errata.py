@@ -75,7 +75,7 @@ def documented(name: str) -> Any:
 def table_after(heading: str) -> list[list[str]]:
     """The cells of the first table below a line of the page, without its header."""
     lines = PAGE[PAGE.index(heading) :].splitlines()
-    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
+    first = next(position for position, line in enumerate(lines) if line.startswith("|"))
     rows = []
     for line in lines[first + 2 :]:
         if not line.startswith("|"):

@@ -21,8 +21,8 @@ def offsets_of(sizes: list[int]) -> torch.Tensor:
 def test_pad_then_unpad_is_the_identity(sizes: list[int]) -> None:
     offsets = offsets_of(sizes)
     values = torch.randn(int(offsets[-1]), 3)
-    padded, places = pad(values, offsets)
-    assert torch.equal(unpad(padded, places), values)
+    padded, positions = pad(values, offsets)
+    assert torch.equal(unpad(padded, positions), values)
     assert padded.shape[1] == max(1, *sizes)
     assert padded.abs().sum().isclose(values.abs().sum())
 

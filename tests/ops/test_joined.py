@@ -153,7 +153,9 @@ def test_a_user_does_not_depend_on_its_batch(activation: Any) -> None:
     weights = [torch.randn(one.shape, generator=generator, dtype=torch.float64) for one in together[:2]]
     for user, length in enumerate(lengths):
         rows, own = slice(int(offsets[user]), int(offsets[user + 1])), slice(user, user + 1)
-        leaves = [tensor[rows if place < 3 else own].clone().requires_grad_() for place, tensor in enumerate(tensors)]
+        leaves = [
+            tensor[rows if position < 3 else own].clone().requires_grad_() for position, tensor in enumerate(tensors)
+        ]
         out = attend(*leaves, torch.tensor([0, length]), activation=activation, backend="chunked")
         gradients = torch.autograd.grad(out, leaves, [weights[0][rows], weights[1][own]])
         parts = [rows, own, rows, rows, rows, own, own, own]
@@ -204,12 +206,12 @@ def test_source_attention_is_one_direction_of_xor_attention(activation: Any, bac
     for width in (0, joined.WIDEST):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(joined, "WIDEST", width)
-            own = [tensors[place].clone().requires_grad_() for place in (0, 4, 5)]
+            own = [tensors[position].clone().requires_grad_() for position in (0, 4, 5)]
             out = read(*own, offsets, activation=activation, scale=scale, backend=backend)
         weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=out.dtype)
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
         expected, _ = attend(*leaves, offsets, activation=activation, scale=scale, backend="reference")
-        theirs = torch.autograd.grad(expected, [leaves[place] for place in (0, 4, 5)], weights)
+        theirs = torch.autograd.grad(expected, [leaves[position] for position in (0, 4, 5)], weights)
         names = ("out_s", "d_q_s", "d_k_t", "d_v_t")
         assert_same((out, *torch.autograd.grad(out, own, weights)), (expected, *theirs), names)
     with torch.no_grad():
@@ -220,7 +222,7 @@ def test_source_attention_is_one_direction_of_xor_attention(activation: Any, bac
 
 def test_source_attention_without_any_event() -> None:
     """Nobody has a history: no rows, and gradients of zero."""
-    q_s, k_t, v_t = (xor_inputs([0, 0])[0][place].requires_grad_() for place in (0, 4, 5))
+    q_s, k_t, v_t = (xor_inputs([0, 0])[0][position].requires_grad_() for position in (0, 4, 5))
     for backend in ("reference", "chunked"):
         out = read(q_s, k_t, v_t, torch.tensor([0, 0, 0]), backend=backend)
         assert out.shape == (0, 4, 12)
@@ -278,7 +280,7 @@ def test_export_and_compile_see_through_source_attention() -> None:
     assert "limerank.xor_spread.default" in {str(node.target) for node in program.graph.nodes}
     compiled: Any = torch.compile(_Reader(), fullgraph=True, backend="aot_eager", dynamic=True)
     others, other_offsets = xor_inputs([0, 9, 70], dtype=torch.float32, seed=5)
-    own = [others[place].clone().requires_grad_() for place in (0, 4, 5)]
+    own = [others[position].clone().requires_grad_() for position in (0, 4, 5)]
     expected = _Reader()(*own, other_offsets)
     torch.testing.assert_close(program.module()(*own, other_offsets), expected)
     got = compiled(*own, other_offsets)

@@ -10,22 +10,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numeric import LENGTHS, assert_three_way, poisoned_buffers
+from numeric import assert_three_way, poisoned_buffers
 from torch import Tensor
 
 from limerank.errors import ArgumentError
 from limerank.ops.link_pool import (
-    BlockedPool,
     HistoryProjection,
     LinkPool,
     PoolState,
     absorb_keys,
-    link_pool,
     merge_states,
     pool,
     pool_absorbed,
     project_pooled,
 )
+from limerank.ops.target_attention import attend_dense
 
 HEADS, LINKS, WIDTH, VALUE = 2, 3, 4, 5
 
@@ -60,7 +59,7 @@ def test_streamed_equals_one_softmax(count: int, decay: float | None) -> None:
     pool_, (keys, values, times) = links(decay=decay), events(count)
     given_times = times if decay else None
     state = pool_.pool(keys, values, given_times)
-    torch.testing.assert_close(state.finalise(), one_softmax(pool_, keys, values, given_times), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(state.finalize(), one_softmax(pool_, keys, values, given_times), rtol=1e-9, atol=1e-12)
 
 
 def test_recency_is_exact_in_fp32_over_years_of_seconds() -> None:
@@ -69,10 +68,10 @@ def test_recency_is_exact_in_fp32_over_years_of_seconds() -> None:
     keys, values, times = events(2000, dtype=torch.float32)
     expected = one_softmax(exact, keys, values, times)
     state = single.pool(keys[:1500], values[:1500], times[:1500])
-    for place in range(1500, 2000):
-        part = slice(place, place + 1)
+    for position in range(1500, 2000):
+        part = slice(position, position + 1)
         single.append(state, keys[part], values[part], times[part])
-    torch.testing.assert_close(state.finalise().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.finalize().double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=50, deadline=None)
@@ -100,7 +99,7 @@ def test_any_cut_merged_in_any_order_is_the_whole(
     for state in reversed(states[:-1]):
         right = state.merge(right)
     for merged in (left, right, merge_states(states)):
-        torch.testing.assert_close(merged.finalise(), whole, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(merged.finalize(), whole, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(merged.level, left.level)
         torch.testing.assert_close(merged.mass, left.mass)
 
@@ -112,10 +111,10 @@ def test_appending_one_by_one_equals_all_at_once(decay: float | None) -> None:
     keys = keys * torch.linspace(0.1, 40, 500)[:, None, None]
     whole = one_softmax(pool_, keys, values, times if decay else None)
     state = PoolState.empty(HEADS, LINKS, VALUE)
-    for place in range(500):
-        part = slice(place, place + 1)
+    for position in range(500):
+        part = slice(position, position + 1)
         pool_.append(state, keys[part], values[part], times[part] if decay else None)
-    torch.testing.assert_close(state.finalise().double(), whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state.finalize().double(), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("decay", [None, 1e-6])
@@ -130,59 +129,10 @@ def test_a_single_absorbed_event(decay: float | None) -> None:
     state = PoolState.empty(HEADS, LINKS, WIDTH, dtype=torch.float64)
     for row, time in zip(rows, times.tolist(), strict=True):
         pool_.append_row(state, row, time if decay else None)
-    torch.testing.assert_close(state.finalise(), expected.finalise())
+    torch.testing.assert_close(state.finalize(), expected.finalize())
     with pytest.raises(ArgumentError, match="keys .* holds 4 values that are not finite"):
         pool_.append_row(state, rows[0] * torch.nan, 0.0 if decay else None)
-    torch.testing.assert_close(state.finalise(), expected.finalise(), msg="a refused event must leave no trace")
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    steps=st.lists(st.one_of(st.integers(1, 30), st.just("drop")), min_size=1, max_size=20),
-    block=st.integers(1, 16),
-    pick=st.randoms(use_true_random=False),
-)
-def test_blocks_forget_exactly(steps: list[int | str], block: int, pick: Any) -> None:
-    """Append and drop in any order: what is kept pools as if nothing else had ever been there."""
-    keys, values, _ = events(700)
-    blocked = BlockedPool(links(), VALUE, block_events=block)
-    kept: dict[int, list[int]] = {}
-    done = 0
-    for step in steps:
-        if step == "drop":
-            if kept:
-                gone = pick.choice(sorted(kept))
-                blocked.drop(gone)
-                del kept[gone]
-        else:
-            stop = done + int(step)
-            for number in blocked.append(keys[done:stop], values[done:stop]):
-                room = block - len(kept.get(number, []))
-                kept.setdefault(number, []).extend(range(done, min(stop, done + room)))
-                done = min(stop, done + room)
-        assert blocked.blocks == {number: len(rows) for number, rows in kept.items()}
-        rows = [row for own in kept.values() for row in own]
-        assert len(blocked) == len(rows)
-        expected = (
-            one_softmax(blocked.pool, keys[rows], values[rows], None)
-            if rows
-            else torch.zeros(HEADS, LINKS, VALUE, dtype=torch.float64)
-        )
-        torch.testing.assert_close(blocked.state().finalise(), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_dropping_what_dominated_leaves_no_rounding() -> None:
-    """An event whose weight was all but one is forgotten without a trace; subtraction would leave noise."""
-    pool_, (keys, values, _) = links(dtype=torch.float32), events(128, dtype=torch.float32)
-    keys[:64] *= 50
-    blocked = BlockedPool(pool_, VALUE, block_events=64)
-    blocked.append(keys, values)
-    blocked.drop(0)
-    torch.testing.assert_close(
-        blocked.state().finalise().double(), one_softmax(pool_, keys[64:], values[64:], None), rtol=1e-5, atol=1e-6
-    )
-    with pytest.raises(ArgumentError, match="block 0 is not kept; kept: 1"):
-        blocked.drop(0)
+    torch.testing.assert_close(state.finalize(), expected.finalize(), msg="a refused event must leave no trace")
 
 
 def projection(width: int, heads: int, dtype: torch.dtype) -> HistoryProjection:
@@ -208,63 +158,28 @@ def test_absorbed_equals_projected(count: int) -> None:
         normal = maps.normalized(rows.to(dtype))[:, 0]
         keys = (normal @ maps.key_weight.T).view(count, heads, 6)
         values = (normal @ maps.value_weight.T + maps.value_bias).view(count, heads, 6)
-        return link_pool(queries.to(dtype).transpose(0, 1)[None], keys, values, torch.tensor([0, count]))[0]
+        return attend_dense(queries.to(dtype).transpose(0, 1)[None], keys, values, torch.tensor([0, count]))[0]
 
     maps = projection(width, heads, torch.float32)
     state = pool_absorbed(rows, LinkPool(absorb_keys(queries, maps.key_weight, 6**-0.5)), maps)
-    got = project_pooled(state.finalise(), maps.value_weight, maps.value_bias, count).transpose(0, 1)
+    got = project_pooled(state.finalize(), maps.value_weight, maps.value_bias, count).transpose(0, 1)
     assert_three_way([got], [projected(torch.float32)], [projected(torch.float64)], 2, ["pooled"])
-
-
-def test_batch_op_with_recency_against_the_definition() -> None:
-    """`link_pool` over a jagged batch: every user as alone; a state pooled event by event agrees."""
-    counts = [5, 0, 40, 1]
-    parts = [events(count, seed=count) for count in counts]
-    keys, values, times = (torch.cat([part[i] for part in parts]) for i in range(3))
-    queries = torch.randn(4, LINKS, HEADS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    decay = torch.tensor([1e-7, 3e-7], dtype=torch.float64, requires_grad=True)
-    offsets = torch.tensor([0, *counts]).cumsum(0)
-    pooled = link_pool(queries, keys, values, offsets, times=times, decay=decay)
-    for user, (own_keys, own_values, own_times) in enumerate(parts):
-        if not len(own_keys):
-            assert pooled[user].eq(0).all()
-            continue
-        alone = LinkPool(queries[user].transpose(0, 1) * WIDTH**-0.5, decay.detach())
-        expected = one_softmax(alone, own_keys, own_values, own_times)
-        torch.testing.assert_close(pooled[user].transpose(0, 1), expected, rtol=1e-7, atol=1e-9)
-        state = alone.pool(own_keys, own_values, own_times).finalise()
-        torch.testing.assert_close(pooled[user].transpose(0, 1), state, rtol=1e-7, atol=1e-9)
-    assert torch.autograd.gradcheck(
-        lambda d, q: link_pool(q, keys, values, offsets, times=(times - 1_700_000_000) // 10**6, decay=d),
-        (torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True), queries.requires_grad_()),
-    )
-
-
-def test_without_recency_it_is_the_pool_of_xor_attention() -> None:
-    """Over histories of every awkward length, against the explicit mask."""
-    generator = torch.Generator().manual_seed(7)
-    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
-    keys, values = torch.randn(2, int(offsets[-1]), HEADS, WIDTH, generator=generator, dtype=torch.float64)
-    queries = torch.randn(len(LENGTHS), LINKS, HEADS, WIDTH, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(
-        link_pool(queries, keys, values, offsets), link_pool(queries, keys, values, offsets, backend="reference")
-    )
 
 
 def test_nothing_uninitialized_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pool_, (keys, values, _) = links(), events(1500)
-    expected = pool_.pool(keys, values).finalise()
+    expected = pool_.pool(keys, values).finalize()
     with poisoned_buffers(monkeypatch):
-        assert torch.equal(pool_.pool(keys, values).finalise(), expected)
+        assert torch.equal(pool_.pool(keys, values).finalize(), expected)
         state = pool_.pool(keys[:9], values[:9]).merge(pool_.pool(keys[9:], values[9:]))
-    torch.testing.assert_close(state.finalise(), expected)
+    torch.testing.assert_close(state.finalize(), expected)
 
 
 def test_empty_states() -> None:
     """An empty history pools to zero, alone and merged; its copy is independent."""
     empty = PoolState.empty(HEADS, LINKS, VALUE)
-    assert empty.finalise().eq(0).all()
-    assert empty.merge(empty).finalise().eq(0).all()
+    assert empty.finalize().eq(0).all()
+    assert empty.merge(empty).finalize().eq(0).all()
     other = empty.copy()
     links(dtype=torch.float32).append(other, *events(3, dtype=torch.float32)[:2])
     assert empty.mass.eq(0).all()
@@ -307,7 +222,6 @@ def call(**changes: Any) -> Callable[[], object]:
             lambda: PoolState.empty(2, 3, 4).merge(PoolState.empty(2, 3, 5)),
             r"states\[1\].total \[2, 3, 5\] does not fit states\[0\].total \[2, 3, 4\]",
         ),
-        (lambda: BlockedPool(links(), VALUE, block_events=0), "block_events must be at least 1, not 0"),
         (
             lambda: absorb_keys(torch.zeros(2, 3, 4), torch.zeros(6, 9), 1.0),
             r"queries \[2, 3, 4\] does not fit key_weight per head \[2, 3, 9\]",
@@ -352,52 +266,7 @@ def test_an_event_appended_to_a_long_history_is_exact() -> None:
     state = pool_absorbed(rows[:count], pool_, maps)
     pool_.append_row(state, maps.normalized(rows[count:])[0, 0])
     full = pool_absorbed(rows, pool_, maps)
-    torch.testing.assert_close(state.finalise(), full.finalise(), rtol=1e-5, atol=1e-5)
-
-
-def batch(**changes: Any) -> Callable[[], object]:
-    keys, values, times = events(5)
-    queries = torch.randn(2, LINKS, HEADS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    offsets, decay = torch.tensor([0, 2, 5]), torch.tensor([0.1, 0.2], dtype=torch.float64)
-    arguments: dict[str, Any] = {"queries": queries, "keys": keys, "values": values, "offsets": offsets}
-    if changes.pop("recency", True):
-        arguments |= {"times": times, "decay": decay}
-    arguments |= {name: change(arguments[name]) for name, change in changes.items()}
-    return lambda: link_pool(**arguments)
-
-
-@pytest.mark.parametrize("recency", [True, False])
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"offsets": lambda o: o - 1}, "offsets must start at 0, but start at -1"),
-        ({"offsets": lambda o: o[[0, 2, 1]]}, r"never descend, but offsets\[2\] = 2 follows 5"),
-        ({"offsets": lambda o: o.tolist()}, r"offsets must be a tensor \[B \+ 1\], not list"),
-        ({"queries": lambda q: q[:, :, :1]}, r"queries \[2, 3, 1, 4\] does not fit keys \[5, 2, 4\]"),
-        ({"values": lambda v: v[:3]}, r"values \[3, 2, 5\] does not fit keys \[5, 2, 4\]"),
-        ({"values": lambda v: v * torch.nan}, r"values \[5, 2, 5\] holds 50 values that are not finite"),
-    ],
-)
-def test_the_batch_op_names_its_own_arguments(broken: dict[str, Any], message: str, recency: bool) -> None:
-    """Not those of the attention it is made of."""
-    with pytest.raises(ArgumentError, match=message):
-        batch(recency=recency, **broken)()
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"times": lambda t: t.tolist()}, r"times must be a tensor \[sum_n\], not list"),
-        ({"times": lambda t: t[:, None]}, r"times must be \[sum_n\], but has shape \[5, 1\]"),
-        ({"times": lambda t: t.double() * torch.nan}, "times .* holds 5 values that are not finite"),
-        ({"decay": lambda d: d.float()}, "decay is torch.float32, but keys is torch.float64"),
-        ({"decay": lambda d: d[:1]}, r"decay \[1\] does not fit keys \[5, 2, 4\]"),
-        ({"decay": lambda d: None}, "times and decay belong together"),
-    ],
-)
-def test_a_recency_that_does_not_fit(broken: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        batch(**broken)()
+    torch.testing.assert_close(state.finalize(), full.finalize(), rtol=1e-5, atol=1e-5)
 
 
 def test_infinity_hides_nowhere() -> None:
@@ -412,28 +281,25 @@ def test_infinity_hides_nowhere() -> None:
     for refuse in refusals:
         with pytest.raises(ArgumentError, match="keys .* holds 1 values that are not finite"):
             refuse(torch.tensor([torch.inf, 1.0, 1.0]))
-    assert torch.equal(state.finalise(), torch.zeros(1, 2, 3))
+    assert torch.equal(state.finalize(), torch.zeros(1, 2, 3))
 
 
-@pytest.mark.parametrize("place", [5, 2500])
-def test_refused_events_leave_no_trace_however_many(place: int) -> None:
-    """A bad key, value or time anywhere in 3,000 events leaves the state, and every block, as it was."""
+@pytest.mark.parametrize("position", [5, 2500])
+def test_refused_events_leave_no_trace_however_many(position: int) -> None:
+    """A bad key, value or time anywhere in 3,000 events leaves the state as it was."""
     pool_, (keys, values, times) = links(decay=1e-6), events(3000)
     stamps = times.double()
     state = pool_.pool(keys[:4], values[:4], stamps[:4])
     before = state.copy()
-    blocked = BlockedPool(pool_, VALUE, block_events=4)
     for broken in (keys, values, stamps):
-        kept = broken[place].clone()
-        broken[place] = torch.nan
-        for append in (lambda: pool_.append(state, keys, values, stamps), lambda: blocked.append(keys, values, stamps)):
-            with pytest.raises(ArgumentError, match="not finite"):
-                append()
-        broken[place] = kept
-    keys[place] = 1e308  # finite, but its scores are not
+        kept = broken[position].clone()
+        broken[position] = torch.nan
+        with pytest.raises(ArgumentError, match="not finite"):
+            pool_.append(state, keys, values, stamps)
+        broken[position] = kept
+    keys[position] = 1e308  # finite, but its scores are not
     with pytest.raises(ArgumentError, match="scores of an event are not finite"):
         pool_.append(state, keys, values, stamps)
-    assert blocked.blocks == {}
     for mine, theirs in ((state.level, before.level), (state.mass, before.mass), (state.total, before.total)):
         assert torch.equal(mine, theirs)
 
@@ -455,47 +321,21 @@ def test_absorbed_over_several_chunks_and_appends(decay: float | None) -> None:
     pool_.append(appended, normal[7:-1], normal[7:-1], None if times is None else times[7:-1])
     pool_.append_row(appended, normal[-1, 0], None if times is None else float(times[-1]))
     for state in (streamed, appended):
-        torch.testing.assert_close(state.finalise(), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state.finalize(), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("base", [-1_700_000_000, -100_000, 0, 1_700_000_000])
 def test_times_of_any_origin_in_fp32(base: int) -> None:
-    """Before 1970 and after: ages are taken against the user's own latest event."""
-    counts = [3, 0, 200]
-    parts = [events(count, seed=count, dtype=torch.float32) for count in counts]
-    keys, values = (torch.cat([part[i] for part in parts]) for i in range(2))
-    times = torch.cat([torch.arange(count) * 3600 + base + user * 10**6 for user, count in enumerate(counts)])
-    queries = torch.randn(3, LINKS, HEADS, WIDTH, generator=torch.Generator().manual_seed(2))
+    """Before 1970 and after: ages are taken against the latest event."""
+    keys, values, _ = events(200, dtype=torch.float32)
+    times = torch.arange(200) * 3600 + base
     decay = torch.tensor([1e-4, -3e-6])
-    offsets = torch.tensor([0, *counts]).cumsum(0)
-    got = link_pool(queries, keys, values, offsets, times=times, decay=decay)
-    exact = link_pool(
-        queries.double(), keys.double(), values.double(), offsets, times=times - base, decay=decay.double()
-    )
-    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-def test_dropping_the_newest_block_does_not_reopen_an_older_one() -> None:
-    """Numbers are never used again, and a block that was closed stays closed."""
-    keys, values, _ = events(10)
-    blocked = BlockedPool(links(), VALUE, block_events=4)
-    assert blocked.append(keys[:6], values[:6]) == [0, 1]
-    blocked.drop(1)
-    assert blocked.append(keys[6:7], values[6:7]) == [2]
-    assert blocked.blocks == {0: 4, 2: 1}
+    pool_ = LinkPool(links(dtype=torch.float32).queries, decay)
+    expected = one_softmax(pool_, keys, values, times, now=base)
+    torch.testing.assert_close(pool_.pool(keys, values, times).finalize().double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_is_refused() -> None:
     """Thousands of events do not add up in half precision."""
     with pytest.raises(ArgumentError, match="queries must be float32 or float64, not torch.float16"):
         LinkPool(torch.zeros(1, 2, 3, dtype=torch.float16))
-
-
-def test_recency_compiles() -> None:
-    """One graph, the same values."""
-    keys, values, times = events(6)
-    queries = torch.randn(2, LINKS, HEADS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    decay, offsets = torch.tensor([1e-7, 2e-7], dtype=torch.float64), torch.tensor([0, 2, 6])
-    compiled: Any = torch.compile(link_pool, fullgraph=True, backend="aot_eager")
-    got = compiled(queries, keys, values, offsets, times=times, decay=decay)
-    torch.testing.assert_close(got, link_pool(queries, keys, values, offsets, times=times, decay=decay))

@@ -51,14 +51,14 @@ def test_the_reference_is_the_sum_over_pairs(activation: Any) -> None:
             return torch.zeros(value, dtype=torch.float64)
         scores = [float(query @ key) / qk**0.5 for key in keys]
         if activation == "softmax":
-            shares = torch.tensor(scores, dtype=torch.float64).exp()
-            shares /= shares.sum()
+            weights = torch.tensor(scores, dtype=torch.float64).exp()
+            weights /= weights.sum()
         else:
-            shares = torch.tensor([s / (1 + torch.tensor(-s).exp().item()) for s in scores], dtype=torch.float64) / len(
-                keys
-            )
+            weights = torch.tensor(
+                [s / (1 + torch.tensor(-s).exp().item()) for s in scores], dtype=torch.float64
+            ) / len(keys)
         return sum(
-            (share * one for share, one in zip(shares, values, strict=True)), torch.zeros(value, dtype=torch.float64)
+            (weight * one for weight, one in zip(weights, values, strict=True)), torch.zeros(value, dtype=torch.float64)
         )
 
     for user, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
@@ -377,7 +377,7 @@ def test_bad_input_names_the_argument_and_both_shapes(change: Callable[[dict[str
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_that_are_none_are_refused(name: str, value: float, activation: Any, backend: Any) -> None:
-    """NaN and infinity in any input: the error names it and the place."""
+    """NaN and infinity in any input: the error names it and says where."""
     arguments = _broken(lambda a: a[name].view(-1)[3].fill_(value))
     with pytest.raises(ArgumentError, match=rf"{name} \[.*holds 1 values that are not finite.*: {value}"):
         attend(**arguments, activation=activation, backend=backend)

@@ -68,7 +68,7 @@ def compile_all(head: tuple[int, int], links: int) -> list[dict[str, Any]]:
     context: dict[str, Any] = {}
 
     def compile_only(
-        kernel: str, grid: tuple[int, ...], arguments: tuple[Any, ...], place: Tensor, chosen: triton_backend.Plan
+        kernel: str, grid: tuple[int, ...], arguments: tuple[Any, ...], like: Tensor, chosen: triton_backend.Plan
     ) -> None:
         what = {"kernel": kernel, "side": "links" if len(grid) == 3 else "rows", **context}
         compiled = getattr(triton_kernels, kernel).warmup(*arguments, grid=grid, **chosen.options)

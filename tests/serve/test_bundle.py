@@ -16,10 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from limerank import files
 from limerank.api.run import Run
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, ConflictError
+from limerank.models import build_ranker
 from limerank.progress import Progress
-from limerank.serve.bundle import Bundle
+from limerank.serve.bundle import Bundle, tensors_of
 from limerank.serve.engine import Engine
+from limerank.serve.offline import export
 from limerank.serve.store import BundleStore
 
 QUIET = Progress(quiet=True)
@@ -95,7 +98,7 @@ def test_user_side_weights_may_change_without_new_rows(copy: Path) -> None:
 def test_too_few_rows_are_refused(copy: Path) -> None:
     folder = bundle_folder(copy)
     bundle = Bundle.open(folder)
-    rows = {"rows": bundle.rows.rows[:-1].clone(), "share": bundle.rows.share[:-1].clone()}
+    rows = {"rows": bundle.rows.rows[:-1].clone(), "head_part": bundle.rows.head_part[:-1].clone()}
     save_file(rows, folder / "rows.safetensors", {"fingerprint": bundle.manifest.row_fingerprint})
     rehash(folder)
     with pytest.raises(BundleError, match="rows.safetensors: 'rows' is \\(200, 128\\), should be \\(201, 128\\)"):
@@ -105,7 +108,7 @@ def test_too_few_rows_are_refused(copy: Path) -> None:
 def test_rows_of_another_width_are_refused(copy: Path) -> None:
     folder = bundle_folder(copy)
     bundle = Bundle.open(folder)
-    rows = {"rows": bundle.rows.rows[:, :-4].clone(), "share": bundle.rows.share.clone()}
+    rows = {"rows": bundle.rows.rows[:, :-4].clone(), "head_part": bundle.rows.head_part.clone()}
     save_file(rows, folder / "rows.safetensors", {"fingerprint": bundle.manifest.row_fingerprint})
     rehash(folder)
     with pytest.raises(BundleError, match=r"rows.safetensors: 'rows' is \(201, 124\), should be \(201, 128\)"):
@@ -204,13 +207,43 @@ def test_an_interrupted_export_leaves_nothing(
     assert list((tmp_path / "store" / "bundles").iterdir()) == []
 
 
-def test_rows_are_weights_and_share(runs: dict[str, Run], store: Path) -> None:
+def test_rows_are_weights_and_head_part(runs: dict[str, Run], store: Path) -> None:
     """H * l attention weights that sum to one per head, and the head's first layer, in half precision."""
     bundle = BundleStore(store).open_bundle()
     options = bundle.ranker.options
     links, heads = options.links, options.heads  # type: ignore[attr-defined]
     assert bundle.rows.rows.shape == (201, heads * links)
-    assert bundle.rows.share.shape == (201, options.head[0])
+    assert bundle.rows.head_part.shape == (201, options.head[0])
     sums = bundle.rows.rows.float().view(201, heads, links).sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums), atol=2e-3, rtol=0)
     assert bundle.manifest.row_bytes == 2 * (heads * links + options.head[0])
+
+
+@pytest.mark.parametrize("row_type", ["fp16", "u8"])
+def test_a_bundle_of_format_3_opens_and_ranks_the_same(dataset: StoredDataset, tmp_path: Path, row_type: str) -> None:
+    """There head parts are `share` and the option select_from is `pool`: in rows, model section and fingerprint."""
+    torch.manual_seed(0)
+    model = {"name": "lime-mha", "links": 4, "select_from": 6}
+    ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test")
+    bundle = export(ranker, model, dataset, tmp_path, max_history=20, row_type=row_type)
+    expected = Engine(bundle).answer("u3", limit=20)
+    options = {"pool" if k == "select_from" else k: v for k, v in ranker.options.model_dump(mode="json").items()}
+    tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
+    parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
+    for name in sorted(tensors):
+        parts += [name, str(tuple(tensors[name].shape)), tensors[name].detach().numpy().tobytes()]
+    fingerprint = files.digest_of(*parts)
+    rows = bundle.rows.tensors()
+    save_file(
+        {"share" if name == "head_part" else name: tensor.clone() for name, tensor in rows.items()},
+        bundle.path / "rows.safetensors",
+        {"fingerprint": fingerprint},
+    )
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    manifest |= {"format": "limerank-bundle-3", "row_fingerprint": fingerprint}
+    manifest["model"] = {"name": "lime-mha", "links": 4, "pool": 6}
+    (bundle.path / "manifest.json").write_text(json.dumps(manifest))
+    rehash(bundle.path)
+    ranking = Engine.open(tmp_path, bundle.manifest.id).answer("u3", limit=20)
+    assert ranking.item_ids == expected.item_ids
+    assert (ranking.probabilities == expected.probabilities).all()

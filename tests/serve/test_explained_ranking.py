@@ -79,7 +79,7 @@ def test_terms_add_up_to_what_is_served(runs: dict[str, Run], row_type: RowType,
 @pytest.mark.parametrize(
     "model",
     [
-        {"name": "lime-xor", "links": 8, "pool": 12},
+        {"name": "lime-xor", "links": 8, "select_from": 12},
         {"name": "isab", "context": "after"},
         {"name": "lime-hstu", "links": 12, "coarse_links": 4},
         {"name": "lime-xor", "candidate_activation": "silu"},
@@ -87,7 +87,7 @@ def test_terms_add_up_to_what_is_served(runs: dict[str, Run], row_type: RowType,
     ids=str,
 )
 def test_every_lime_ranker_explains(engine: Engine, model: dict[str, Any]) -> None:
-    """The largest shares of a loop over events, per link; links that rest read nothing; profiles name the levels."""
+    """The largest fractions of a loop over events, per link; links that rest read nothing; profiles name the levels."""
     other = served_by(engine.bundle, model)
     ranker = other.ranker
     assert isinstance(ranker, LimeRanker)
@@ -105,14 +105,14 @@ def test_every_lime_ranker_explains(engine: Engine, model: dict[str, Any]) -> No
             assert shown == []
             resting += 1
             continue
-        shares = reads[:, link] / reads[:, link].sum()
+        fractions = reads[:, link] / reads[:, link].sum()
         told = [events - event.position for event in shown]
-        assert [event.share for event in shown] == pytest.approx(shares[told].tolist(), rel=1e-4)
-        largest = shares.sort(descending=True).values[:3]
+        assert [event.fraction for event in shown] == pytest.approx(fractions[told].tolist(), rel=1e-4)
+        largest = fractions.sort(descending=True).values[:3]
         assert len(set(told)) == len(largest)
-        # in order up to the fourth digit of the largest, from where on shares count as equal
-        torch.testing.assert_close(shares[told], largest, rtol=0, atol=1.1e-4 * float(largest[0]))
-    assert resting == (4 if "pool" in model else 0)
+        # in order up to the fourth digit of the largest, from where on fractions count as equal
+        torch.testing.assert_close(fractions[told], largest, rtol=0, atol=1.1e-4 * float(largest[0]))
+    assert resting == (4 if "select_from" in model else 0)
     profiles = link_profiles(other.bundle)
     assert len(profiles) == ranker.options.all_links
     if "coarse_links" in model:
@@ -130,7 +130,7 @@ def test_events_are_those_of_the_request(engine: Engine) -> None:
     for shown in explanation.events:
         by_position = {event.position: event for event in shown}
         assert sorted(by_position) == list(range(1, explanation.history_used + 1))
-        assert sum(event.share for event in shown) == pytest.approx(1, abs=1e-5)
+        assert sum(event.fraction for event in shown) == pytest.approx(1, abs=1e-5)
         assert (by_position[1].item, by_position[2].item) == ("ghost", "i7")
         assert by_position[2].features["clicked"] == "1"
         for position, event in by_position.items():
@@ -146,7 +146,7 @@ def test_of_equal_events_the_more_recent_stands_first(engine: Engine) -> None:
     explanation = explain(engine, "nobody", ["i1"], events=repeated)
     for shown in explanation.events:
         assert [event.position for event in shown] == [1, 2, 3, 4]
-        assert [event.share for event in shown] == pytest.approx([0.25] * 4, abs=1e-6)
+        assert [event.fraction for event in shown] == pytest.approx([0.25] * 4, abs=1e-6)
 
 
 def test_without_a_history_there_are_no_events(engine: Engine) -> None:
@@ -228,9 +228,9 @@ def test_a_planted_topic_is_found(dataset: StoredDataset, engine: Engine, monkey
         assert profile.weight == pytest.approx(sum(weight.values()) / len(items), rel=1e-4)
         lifts = {}
         for value, count in counts.items():
-            share = sum(weight[row] for row in items if value in has[row]) / sum(weight.values())
+            fraction = sum(weight[row] for row in items if value in has[row]) / sum(weight.values())
             if count >= 3:
-                lifts[value] = share / (count / len(items))
+                lifts[value] = fraction / (count / len(items))
         told = {(one.feature, one.value): one for one in profile.attributes}
         assert {value for value, lift in lifts.items() if lift > 1 + 1e-6} <= set(told)
         for value, one in told.items():
@@ -264,9 +264,9 @@ def test_a_negative_weight_attracts_nothing(engine: Engine) -> None:
     assert profile.attributes
     for one in profile.attributes:
         with_it = [row for row in items if (one.feature, one.value) in has[row]]
-        share = sum(attracted[row] for row in with_it) / sum(attracted.values())
-        assert one.share == pytest.approx(share, rel=1e-3)
-        assert one.lift == pytest.approx(share / (len(with_it) / len(items)), rel=1e-3)
+        fraction = sum(attracted[row] for row in with_it) / sum(attracted.values())
+        assert one.fraction == pytest.approx(fraction, rel=1e-3)
+        assert one.lift == pytest.approx(fraction / (len(with_it) / len(items)), rel=1e-3)
 
 
 def test_a_value_that_stands_twice_in_a_list_counts_once(engine: Engine) -> None:

@@ -80,7 +80,7 @@ def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, ro
 
 
 def test_u8_rows_of_width_zero_are_served(runs: dict[str, Run], tmp_path: Path) -> None:
-    """TTSN has no rows at all; its share is stored in half precision and still ranks."""
+    """TTSN has no rows at all; its head part is stored in half precision and still ranks."""
     engine = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="u8"))
     half = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="fp16"))
     assert engine.answer("u1").item_ids == half.answer("u1").item_ids
@@ -105,14 +105,14 @@ def forge(folder: Path, tensors: dict[str, torch.Tensor], **changes: object) -> 
 
 def test_rows_of_another_type_than_the_manifest_says_are_refused(u8_bundle: Path) -> None:
     tensors = load_file(u8_bundle / "rows.safetensors")
-    rows, share, scale = tensors["rows"], tensors["share"], tensors["scale"]
+    rows, head_part, scale = tensors["rows"], tensors["head_part"], tensors["scale"]
     wrong: list[tuple[dict[str, torch.Tensor], str, str]] = [
-        (tensors, "fp16", r"holds \['rows', 'scale', 'share'\], should be \['rows', 'share'\] for fp16 rows"),
-        ({"rows": rows, "share": share}, "u8", r"should be \['rows', 'scale', 'share'\] for u8 rows"),
-        ({"rows": rows.half(), "share": share}, "fp32", "'rows' are torch.float16, manifest.json says fp32"),
-        ({"rows": rows.half(), "share": share}, "fp8", "'rows' are torch.float16, manifest.json says fp8"),
+        (tensors, "fp16", r"holds \['head_part', 'rows', 'scale'\], should be \['head_part', 'rows'\] for fp16 rows"),
+        ({"rows": rows, "head_part": head_part}, "u8", r"should be \['head_part', 'rows', 'scale'\] for u8 rows"),
+        ({"rows": rows.half(), "head_part": head_part}, "fp32", "'rows' are torch.float16, manifest.json says fp32"),
+        ({"rows": rows.half(), "head_part": head_part}, "fp8", "'rows' are torch.float16, manifest.json says fp8"),
         (tensors | {"scale": scale[1:].clone()}, "u8", r"scale \[200\] does not fit rows \[201, 128\]"),
-        (tensors | {"share": share.float()}, "u8", "rows are torch.uint8 and share is torch.float32"),
+        (tensors | {"head_part": head_part.float()}, "u8", "rows are torch.uint8 and head_part is torch.float32"),
     ]
     for changed, row_type, message in wrong:
         forge(u8_bundle, changed, row_type=row_type)

@@ -155,7 +155,7 @@ def test_bytes_and_parameters_are_real(name: str) -> None:
     assert row.item_bytes == compute_rows(ranker, random_items(BUILT_IN, 3), "fp16").row_bytes
     with torch.no_grad():
         user = ranker.encode_user(random_request(BUILT_IN, 40))
-    assert row.user_bytes == sum(tensor.nbytes for tensor in (*user.memory, user.share))
+    assert row.user_bytes == sum(tensor.nbytes for tensor in (*user.memory, user.head_part))
     assert row.parameters == sum(parameter.numel() for parameter in ranker.parameters())
     assert row.embedding_parameters == 16 * (10_000 + 100 + 50 + 4 + 1_000 + 8)
     hidden = 64

@@ -9,7 +9,7 @@ import yaml
 from calling import answer, limerank, refusal
 
 from limerank.api.run import Run
-from limerank.config import RunConfig, TrainConfig
+from limerank.config import RunConfig, TrainConfig, load_run_config
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, check_model
@@ -49,6 +49,20 @@ def test_what_is_printed_is_what_the_name_stands_for(name: str, tmp_path: Path) 
 def test_a_preset_trains_another_ranker_when_asked() -> None:
     config = load_configuration("kuairand", ["model.name=sim"], Path("d"))
     assert (config.model["name"], config.model["top"], config.train.batch_requests) == ("sim", 16, 1024)
+
+
+def test_an_option_may_have_the_name_it_had_before(file: Path) -> None:
+    """Files and habits of version 0.2.0 say `pool`; what is written says `select_from`, and nothing else changes."""
+    file.write_text("dataset: d\nmodel: {name: lime-mha, pool: 48}\n")
+    assert load_configuration(file).model == {"name": "lime-mha", "select_from": 48}
+    assert load_run_config(file).model["select_from"] == 48
+    for override in ("model.pool=64", "model.select_from=64", "model={name: lime-mha, pool: 64}"):
+        assert load_configuration(file, [override]).model["select_from"] == 64
+    with pytest.raises(UsageError, match="--set model.pool=0: Input should be greater than or equal to 1"):
+        load_configuration(file, ["model.pool=0"])
+    file.write_text("dataset: d\nmodel: {name: lime-mha, pool: 48, select_from: 48}\n")
+    with pytest.raises(UsageError, match="unknown key 'pool'"):
+        load_configuration(file)
 
 
 def test_a_ranker_is_trained_by_its_name(dataset: StoredDataset, tmp_path: Path) -> None:

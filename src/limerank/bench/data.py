@@ -69,8 +69,8 @@ class Storage(BaseModel):
     limerank: float
     padded_float64: float
     padded_int32: float
-    share_of_float64: float
-    share_of_int32: float
+    fraction_of_float64: float
+    fraction_of_int32: float
 
 
 class Preparing(BaseModel):
@@ -133,23 +133,23 @@ def run_data_bench(
 
 
 def _measure(progress: Progress, events: int, memory_events: int, repeats: int) -> DataBench:
-    with tempfile.TemporaryDirectory(prefix="limerank-bench-") as folder, progress.bar("measuring", 6) as bar:
-        place = Path(folder)
-        dataset = prepare(simulate(LONG), place / "grouped")
-        single = prepare(one_candidate_per_request(simulate(LONG)), place / "single")
+    with tempfile.TemporaryDirectory(prefix="limerank-bench-") as name, progress.bar("measuring", 6) as bar:
+        folder = Path(name)
+        dataset = prepare(simulate(LONG), folder / "grouped")
+        single = prepare(one_candidate_per_request(simulate(LONG)), folder / "single")
         bar.advance()
         grouped, storage = measure_assembly(dataset, repeats)
         bar.advance()
         assembly = [*grouped, *measure_assembly(single, repeats)[0]]
         bar.advance()
-        preparing = measure_preparing(place, events, bar)
+        preparing = measure_preparing(folder, events, bar)
         prefetch = [
-            measure_prefetch(dataset, name, work, repeats)
+            measure_prefetch(dataset, model, work, repeats)
             for work in ("training", "evaluating")
-            for name in ("ttsn", "lime-mha")
+            for model in ("ttsn", "lime-mha")
         ]
         bar.advance()
-        memory = measure_memory(place, memory_events) if memory_events else None
+        memory = measure_memory(folder, memory_events) if memory_events else None
         bar.advance()
     return DataBench(
         gemm_gflops=gemm_gflops(),
@@ -165,7 +165,7 @@ def _measure(progress: Progress, events: int, memory_events: int, repeats: int) 
 
 
 def one_candidate_per_request(raw: RawLog) -> RawLog:
-    """The same log with every event at a moment of its own: the worst case for sharing a history."""
+    """The same log with every event at a time of its own: the worst case for sharing a history."""
     events = raw.collect_events().with_columns(time=pl.col("time") + pl.int_range(pl.len()).over("request_id"))
     schema = raw.schema.model_copy(update={"request_id": None})
     return replace(raw, schema=schema, events=(EventFile.of_frame(events, "events"),))
@@ -205,13 +205,13 @@ def measure_assembly(dataset: StoredDataset, repeats: int) -> tuple[list[Assembl
         limerank=ours,
         padded_float64=wide,
         padded_int32=narrow,
-        share_of_float64=ours / wide,
-        share_of_int32=ours / narrow,
+        fraction_of_float64=ours / wide,
+        fraction_of_int32=ours / narrow,
     )
     return results, storage
 
 
-def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
+def measure_preparing(folder: Path, events: int, bar: Bar) -> Preparing:
     """The encode pass by itself, in processor time, and a whole preparation."""
     users = max(10, round(events / 125))  # about 125 events a user with the defaults
     raw = simulate(SimulatedConfig(users=users))
@@ -220,7 +220,7 @@ def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
     raw = replace(raw, events=(file,))
     stages = _StageTimes()
     started = time.perf_counter()
-    prepare(raw, place / "prepared", progress=stages)
+    prepare(raw, folder / "prepared", progress=stages)
     total = time.perf_counter() - started
     encoding = sum(stages.seconds[stage] for stage in ("reading", "fitting", "encoding"))
     bar.advance()
@@ -231,10 +231,10 @@ def measure_preparing(place: Path, events: int, bar: Bar) -> Preparing:
     )
 
 
-def measure_memory(place: Path, events: int) -> Memory:
+def measure_memory(folder: Path, events: int) -> Memory:
     """The peak of a process that draws and prepares a log of about this size."""
     started = time.perf_counter()
-    out = place / "large"
+    out = folder / "large"
     config = f"SimulatedConfig(users={round(events / 125)})"
     code = f"prepare(simulate({config}), Path({str(out)!r}))"
     command = [sys.executable, "-c", MEASURED.format(code=code, status=str(STATUS))]

@@ -126,7 +126,7 @@ def random_batch(requests: int, history: int, candidates: int, seed: int = 0) ->
     catalog = random_items(BUILT_IN, CATALOG, seed)
     catalog.indices[:, 0] = torch.arange(CATALOG)  # every item has an id of its own
     items = draw.choice(CATALOG, requests * history, p=popularity)
-    asked, place = share_items(catalog, draw.choice(CATALOG, requests * candidates, p=popularity))
+    asked, item_of_candidate = share_items(catalog, draw.choice(CATALOG, requests * candidates, p=popularity))
     return RequestBatch(
         UserInputs(
             random_features(BUILT_IN.user, requests, generator),
@@ -138,7 +138,7 @@ def random_batch(requests: int, history: int, candidates: int, seed: int = 0) ->
                 np.arange(requests + 1) * history,
             ),
         ),
-        Candidates(asked, place, torch.arange(requests + 1) * candidates),
+        Candidates(asked, item_of_candidate, torch.arange(requests + 1) * candidates),
         torch.randint(0, 2, (requests * candidates, 1), generator=generator).float(),
     )
 
@@ -184,8 +184,8 @@ def _measure(
     work = [*[part for step in steps for part in step.parts()], lambda: torch.mm(left, right)]
     *times, gemm = interleaved_times(work, repeats)
     rows = []
-    for place, name in enumerate(models):
-        _, forward, backward, update = times[4 * place : 4 * place + 4]
+    for number, name in enumerate(models):
+        _, forward, backward, update = times[4 * number : 4 * number + 4]
         step = median(map(sum, zip(forward, backward, update, strict=True)))
         rows.append(
             StepRow(

@@ -220,7 +220,7 @@ def pool_group(*, history: int, links: int = 32, width: int = 256, heads: int = 
     events = list(torch.randn(APPENDED, width, generator=generator))
 
     def absorbed() -> object:
-        pooled = pool_absorbed(rows, pool, projection).finalise()
+        pooled = pool_absorbed(rows, pool, projection).finalize()
         return project_pooled(pooled, projection.value_weight, projection.value_bias, history)
 
     def projected() -> object:
@@ -265,19 +265,19 @@ def candidate_group(*, candidates: int, product: int = 128, width: int = 256, hi
     generator = torch.Generator().manual_seed(0)
     heads = 4
     rows = torch.randn(candidates, heads, product // heads, generator=generator).softmax(-1).flatten(1)
-    share = torch.randn(candidates, hidden, generator=generator)
+    head_part = torch.randn(candidates, hidden, generator=generator)
     values = torch.randn(product, width, generator=generator) * width**-0.5
     first = torch.randn(width, hidden, generator=generator) * width**-0.5
     offset, last = torch.randn(hidden, generator=generator), torch.randn(1, hidden, generator=generator)
     layers = [(last, torch.zeros(1))]
     folded = RequestHead(values @ first, offset, layers)
     plain = RequestHead(first, offset, layers, interact=lambda block: block @ values)
-    stores = {name: RowStore.store(rows, share, name) for name in ("fp32", "fp16", "u8")}
+    stores = {name: RowStore.store(rows, head_part, name) for name in ("fp32", "fp16", "u8")}
     cost = scoring_cost(heads=heads, links=product // heads, value_width=width, hidden=hidden)
     rest = rest_of_head_flops(hidden=[hidden])
 
     def at_once() -> object:
-        return (torch.addmm(share + offset, rows, folded.matrix)).relu_() @ last.T
+        return (torch.addmm(head_part + offset, rows, folded.matrix)).relu_() @ last.T
 
     def contestant(backend: str, run: Work, per_candidate: int) -> Contestant:
         return Contestant("candidate", backend, torch.inference_mode()(run), (per_candidate + rest) * candidates)

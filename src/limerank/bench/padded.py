@@ -1,8 +1,8 @@
 """The usual way to hold histories, as a contestant: one padded row of numbers per sample, gathered row by row.
 
 This is how FuxiCTR's npz loader works: all columns side by side as float64, `__getitem__` per row, `default_collate`,
-columns picked by a list of places, ids turned back into integers where they are looked up. `PaddedColumns` is the best
-padded layout we could think of: one int32 matrix per feature and one `index_select` each.
+columns picked by a list of positions, ids turned back into integers where they are looked up. `PaddedColumns` is the
+best padded layout we could think of: one int32 matrix per feature and one `index_select` each.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def padded_features(loader: RequestLoader, requests: NDArray[np.int64]) -> tuple
     counts = batch.candidates.offsets.diff().numpy()
     rows, offsets = loader.history.rows(requests, width)
     lengths = np.diff(offsets)
-    place = np.arange(len(rows)) - np.repeat(offsets[:-1], lengths) + np.repeat(width - lengths, lengths)
+    position = np.arange(len(rows)) - np.repeat(offsets[:-1], lengths) + np.repeat(width - lengths, lengths)
     of_request = np.repeat(np.arange(len(requests)), lengths)
     item_features = _single(loader, Role.ITEM)[rows.take(loader.history.item)]
     event_features = np.stack([rows.take(column) for column in loader.history.events], axis=1)
     histories = []
     for column in np.concatenate([item_features, event_features], axis=1).T:
         padded = np.zeros((len(requests), width), dtype=np.int32)
-        padded[of_request, place] = column
+        padded[of_request, position] = column
         histories.append(np.repeat(padded, counts, axis=0))
     candidates = loader.candidate_rows(requests)
     user = np.repeat(_single(loader, Role.USER)[dataset.column("requests/user")[requests]], counts, axis=0)

@@ -50,8 +50,8 @@ def data(
     storage = result.storage
     say(
         f"bytes per event: {storage.limerank:.1f} on disk, all tables included; padded float64 "
-        f"{storage.padded_float64:,.0f} (1/{1 / storage.share_of_float64:.0f}), padded int32 "
-        f"{storage.padded_int32:,.0f} (1/{1 / storage.share_of_int32:.0f})"
+        f"{storage.padded_float64:,.0f} (1/{1 / storage.fraction_of_float64:.0f}), padded int32 "
+        f"{storage.padded_int32:,.0f} (1/{1 / storage.fraction_of_int32:.0f})"
     )
     prepared = result.preparing
     say(

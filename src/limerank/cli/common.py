@@ -54,8 +54,8 @@ def emit_table(
 ) -> None:
     """A table for people; numbers are right-aligned, and only the column `wrap` may take several lines."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        numeric = bool(rows) and all(is_number(row[place]) for row in rows)
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and all(is_number(row[number]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=column != wrap, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))

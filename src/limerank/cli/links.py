@@ -36,7 +36,7 @@ def links(
 ) -> None:
     """What each link of a LIME ranker attracts in the catalog, whoever asks: its nearest items and its attributes.
 
-    The lift of an attribute is its share of the link's weight divided by its share of the catalog.
+    The lift of an attribute is its fraction of the link's weight divided by its fraction of the catalog.
     """
     from limerank.serve.link_profiles import link_profiles
     from limerank.serve.store import BundleStore
@@ -59,7 +59,7 @@ def links(
         f"link {profile.name}, mean weight {profile.weight:.4f}",
         ["attribute", "lift", "share of the link", "items in the catalog"],
         [
-            [f"{one.feature}={one.value}", f"{one.lift:.2f}", f"{one.share:.1%}", one.items]
+            [f"{one.feature}={one.value}", f"{one.lift:.2f}", f"{one.fraction:.1%}", one.items]
             for one in profile.attributes
         ],
     )

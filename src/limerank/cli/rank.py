@@ -61,7 +61,7 @@ def rank(
     now: Annotated[
         str | None,
         typer.Option(
-            help="The moment of the request: 2026-01-31T12:00:00Z or milliseconds since 1970; default: the latest time "
+            help="The time of the request: 2026-01-31T12:00:00Z or milliseconds since 1970; default: the latest time "
             "the bundle or an event knows."
         ),
     ] = None,
@@ -124,8 +124,8 @@ def rank(
         emit_json({**ranking_facts(ranking, names), "explanation": explanation_facts(explanation, profiles, names)})
         return
     _show(user, ranking, names)
-    for place, candidate in enumerate(explanation.candidates, 1):
-        _show_why(place, candidate, explanation, profiles, names)
+    for rank, candidate in enumerate(explanation.candidates, 1):
+        _show_why(rank, candidate, explanation, profiles, names)
 
 
 def ranking_facts(ranking: Ranking, names: ItemNames) -> dict[str, Any]:
@@ -180,12 +180,12 @@ def _milliseconds(text: str, option: str) -> int:
     try:
         if text.isascii() and text.isdigit():
             return int(text)
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
             f"{option}: '{text}' is not a time; write 2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - EPOCH) // timedelta(milliseconds=1)
 
 
@@ -195,8 +195,8 @@ def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
         "",
         ["rank", "item", *names.columns(), *ranking.tasks],
         [
-            [place, item, *display, *(f"{probability:.4f}" for probability in row)]
-            for place, (item, display, row) in enumerate(shown, 1)
+            [rank, item, *display, *(f"{probability:.4f}" for probability in row)]
+            for rank, (item, display, row) in enumerate(shown, 1)
         ],
     )
     whose = f"user {user}" if ranking.known_user else f"unknown user {user}"
@@ -211,7 +211,7 @@ def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
 
 
 def _show_why(
-    place: int,
+    rank: int,
     candidate: CandidateExplanation,
     explanation: Explanation,
     profiles: list[LinkProfile],
@@ -226,7 +226,7 @@ def _show_why(
     }
     terms = ", ".join(f"{name} {value:+.3f}" for name, value in parts.items())
     (called,) = names.joined([candidate.item])
-    say(f"{place}. {called}: logit of {explanation.task} {candidate.logit:+.3f} = {terms}")
+    say(f"{rank}. {called}: logit of {explanation.task} {candidate.logit:+.3f} = {terms}")
     rows = []
     for part in candidate.links[:SHOWN_LINKS]:
         profile, events = profiles[part.link], explanation.events[part.link][:SHOWN_EVENTS]
@@ -235,13 +235,13 @@ def _show_why(
                 profile.name,
                 f"{part.weight:.3f}",
                 f"{part.contribution:+.3f}",
-                _shares(events, names) or "-",
+                _most_read(events, names) or "-",
                 ", ".join(map(attribute_text, profile.attributes[:1])) or "-",
             ]
         )
     emit_table("", ["link", "weight", "contribution", "read most of", "attracts"], rows)
 
 
-def _shares(events: Sequence[EventRead], names: ItemNames) -> str:
+def _most_read(events: Sequence[EventRead], names: ItemNames) -> str:
     called = names.joined([event.item for event in events])
-    return ", ".join(f"{item} {event.share:.0%}" for item, event in zip(called, events, strict=True))
+    return ", ".join(f"{item} {event.fraction:.0%}" for item, event in zip(called, events, strict=True))

@@ -41,7 +41,7 @@ def accuracy(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """AUC, gAUC and NE of several rankers, several seeds each, and the share of the gap each closes."""
+    """AUC, gAUC and NE of several rankers, several seeds each, and the fraction of the gap each closes."""
     from limerank import files
     from limerank.config import TrainConfig
     from limerank.study.accuracy import run_accuracy, spread
@@ -87,7 +87,7 @@ def accuracy(
     for name, verdict in study.verdicts().items():
         say(f"{name}: {verdict.text()}")
     if study.skyline_lost():
-        say("in some seed the skyline was no better than the baseline: there is no gap to close, so it has no share")
+        say("in some seed the skyline was no better than the baseline: there is no gap to close, so it closes none")
     say(f"results: {result}")
 
 

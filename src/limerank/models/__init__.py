@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from limerank.config import current_names
 from limerank.errors import LimerankError, UsageError, did_you_mean
 from limerank.models.base import FoldedUser, ItemState, Ranker, RankerOptions, UserState
 from limerank.models.din import DINRanker
@@ -84,7 +85,7 @@ def check_model(
     if not isinstance(name, str) or name not in RANKERS:
         raise error(f"{where}: key 'model.name': no ranker '{name}'{did_you_mean(str(name), RANKERS)}")
     ranker = RANKERS[name]
-    options = {key: value for key, value in model.items() if key != "name"}
+    options = {key: value for key, value in current_names(model).items() if key != "name"}
     return ranker, validate(ranker.options_type, options, f"{where}, model '{name}'", error)
 
 

@@ -41,8 +41,8 @@ class RankerOptions(Typed):
     task_head: tuple[PositiveInt, ...] = Field(
         default=(), description="hidden widths of layers that each task has for itself, behind those of `head`"
     )
-    unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="share of indices trained as 'unknown'")
-    encoding: Encoding = Field(default="none", description="what is added to E_j for its place or time")
+    unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="fraction of indices trained as 'unknown'")
+    encoding: Encoding = Field(default="none", description="what is added to E_j for its position or time")
     positions: int = Field(default=1024, ge=1, description="rows of a position table; later events share the last")
 
 
@@ -74,33 +74,35 @@ class AttentionOptions(RankerOptions):
 class UserState:
     """What the user stage leaves behind for a batch of requests.
 
-    `memory` is what the interaction reads (jagged along `offsets` when that is given), `share` [B, hidden] the user's
-    part of the head's first layer.
+    `memory` is what the interaction reads (jagged along `offsets` when that is given), `head_part` [B, hidden] what the
+    user adds to the head's first layer.
     """
 
     memory: tuple[Tensor, ...]
-    share: Tensor
+    head_part: Tensor
     offsets: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class ItemState:
-    """What the item stage leaves behind: `rows` [n, r] for the interaction, `share` [n, hidden] for the head."""
+    """What the item stage leaves behind: `rows` [n, r] for the interaction, `head_part` [n, hidden] for the head."""
 
     rows: Tensor
-    share: Tensor
+    head_part: Tensor
 
     def take(self, index: Tensor) -> ItemState:
         """The states of some items, in that order."""
-        return ItemState(self.rows.index_select(0, index), self.share.index_select(0, index))
+        return ItemState(self.rows.index_select(0, index), self.head_part.index_select(0, index))
 
 
 @dataclass(frozen=True)
 class FoldedUser:
-    """A request folded into the head's first layer: z_c = row_c @ matrix [r, hidden] + share_c + offset [hidden]."""
+    """A request folded into the head's first layer: z_c = row_c @ matrix + head_part_c + offset."""
 
     matrix: Tensor
+    """[r, hidden]"""
     offset: Tensor
+    """[hidden]"""
 
 
 class Ranker(nn.Module):
@@ -192,8 +194,8 @@ class Ranker(nn.Module):
 
     def score(self, interaction: Tensor, items: ItemState, user: UserState, candidate_offsets: Tensor) -> Tensor:
         """logits [candidates, tasks]."""
-        user_share = user.share.index_select(0, row_of(candidate_offsets, interaction.shape[0]))
-        logits: Tensor = self.head(interaction, items.share, user_share)
+        user_part = user.head_part.index_select(0, row_of(candidate_offsets, interaction.shape[0]))
+        logits: Tensor = self.head(interaction, items.head_part, user_part)
         return logits
 
     def forward(self, batch: RequestBatch) -> Tensor:

@@ -31,7 +31,7 @@ class DIN(RankerOptions):
 class DINRanker(Ranker):
     """o_c = sum_j a_cj E_j, a_cj = MLP[T_c; E_j; T_c - E_j; T_c * E_j], not normalized.
 
-    An item row holds T_c and its share of the MLP's first layer.
+    An item row holds T_c and what it adds to the MLP's first layer.
     """
 
     name = "din"
@@ -51,7 +51,7 @@ class DINRanker(Ranker):
         return UserState((self.history(inputs),), self.head.from_user(context), inputs.history.offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
-        return torch.cat([items, self.unit.item_share(items)], 1)
+        return torch.cat([items, self.unit.item_part(items)], 1)
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
         (history,) = user.memory
@@ -84,13 +84,13 @@ class DINRanker(Ranker):
 
     def _interact_padded(self, history: Tensor, offsets: Tensor, rows: Tensor, candidate_offsets: Tensor) -> Tensor:
         padded_history, _ = pad(history, offsets)
-        padded_rows, places = pad(rows, candidate_offsets)
+        padded_rows, positions = pad(rows, candidate_offsets)
         events = torch.arange(padded_history.shape[1], device=offsets.device) < offsets.diff()[:, None]
         candidates = torch.arange(padded_rows.shape[1], device=offsets.device) < candidate_offsets.diff()[:, None]
         weights = self.unit.padded(*self._parts(padded_rows), padded_history, events[:, :, None] & candidates[:, None])
         if self.options.normalization == "softmax":
             weights = weights.masked_fill(~events[..., None], torch.finfo(weights.dtype).min).softmax(1)
-        return unpad((weights * events[..., None]).mT @ padded_history, places)
+        return unpad((weights * events[..., None]).mT @ padded_history, positions)
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         width = self.options.width

@@ -27,8 +27,8 @@ class FactorizedRanker(Ranker):
         values = user.memory[0]
         if candidate_offsets.shape[0] == 2:
             return self.finish(split_heads(items.rows @ block_diagonal_values(values[0]), heads))
-        weights, places = pad(split_heads(items.rows, heads), candidate_offsets)
-        return self.finish(split_heads(unpad(weighted_values(weights, values), places), heads))
+        weights, positions = pad(split_heads(items.rows, heads), candidate_offsets)
+        return self.finish(split_heads(unpad(weighted_values(weights, values), positions), heads))
 
     def finish(self, mixed: Tensor) -> Tensor:
         """o_c [n, d] from the products [n, H, v]; a ranker that does more than join the heads is not foldable."""
@@ -38,4 +38,4 @@ class FactorizedRanker(Ranker):
         if not self.foldable:
             return super().fold(user)
         matrices = fold_values(user.memory[0], self.head.from_interaction.weight)
-        return [FoldedUser(matrix, share) for matrix, share in zip(matrices, user.share, strict=True)]
+        return [FoldedUser(matrix, head_part) for matrix, head_part in zip(matrices, user.head_part, strict=True)]

@@ -84,9 +84,9 @@ class IntTowerRanker(Ranker):
         if candidate_offsets.shape[0] == 2:
             best = item_heads.flatten(0, 1) @ user_heads[0].T
             return best.view(*item_heads.shape[:2], -1).amax(1)
-        padded, places = pad(item_heads, candidate_offsets)
+        padded, positions = pad(item_heads, candidate_offsets)
         products = padded.flatten(1, 2) @ user_heads.mT
-        return unpad(products.unflatten(1, padded.shape[1:3]).amax(2), places)
+        return unpad(products.unflatten(1, padded.shape[1:3]).amax(2), positions)
 
     def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
         """Each candidate with a positive label of the first task against the batch's candidates without one."""

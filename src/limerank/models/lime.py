@@ -28,7 +28,7 @@ ReadingLayer = Literal["first", "last"]
 
 
 class LimeOptions(AttentionOptions):
-    """Options of every LIME ranker; `pool` and `coarse_links` are the paper's future work and off by default."""
+    """Options of every LIME ranker; `select_from` and `coarse_links` are the paper's future work and off by default."""
 
     links: int = Field(default=32, ge=1, description="l, the number of link embeddings a request uses")
     context: Literal["before", "after"] = Field(
@@ -39,8 +39,8 @@ class LimeOptions(AttentionOptions):
     candidate_activation: Literal["softmax", "silu"] = Field(
         default="softmax", description="phi of the candidate stage; SiLU is divided by the number of links"
     )
-    pool: int | None = Field(
-        default=None, ge=1, description="a larger pool of links, of which user and context select `links`"
+    select_from: int | None = Field(
+        default=None, ge=1, description="a larger number of links, of which user and context select `links`"
     )
     coarse_links: int = Field(
         default=0, ge=0, description="links of a coarse level, each the parent of links / coarse_links fine ones"
@@ -48,12 +48,12 @@ class LimeOptions(AttentionOptions):
 
     @model_validator(mode="after")
     def _links_fit_together(self) -> LimeOptions:
-        if self.pool is not None and self.pool < self.links:
-            raise ValueError(f"pool {self.pool} is smaller than links {self.links}, which are selected from it")
-        if self.pool is not None and self.links == 1:
-            raise ValueError("pool needs at least 2 links: the choice is learned from their shares of its scores")
-        if self.pool is not None and self.coarse_links:
-            raise ValueError("pool and coarse_links exclude each other")
+        if self.select_from is not None and self.select_from < self.links:
+            raise ValueError(f"select_from {self.select_from} is smaller than links {self.links}")
+        if self.select_from is not None and self.links == 1:
+            raise ValueError("select_from needs at least 2 links: the choice is learned from how their scores compare")
+        if self.select_from is not None and self.coarse_links:
+            raise ValueError("select_from and coarse_links exclude each other")
         if self.coarse_links and self.links % self.coarse_links:
             raise ValueError(f"links {self.links} cannot be shared out among {self.coarse_links} coarse links")
         if self.coarse_links and self.candidate_activation != "softmax":
@@ -63,7 +63,7 @@ class LimeOptions(AttentionOptions):
     @property
     def all_links(self) -> int:
         """The links a candidate has a weight for."""
-        return self.coarse_links + (self.pool or self.links)
+        return self.coarse_links + (self.select_from or self.links)
 
 
 class LimeRanker(FactorizedRanker):
@@ -75,9 +75,11 @@ class LimeRanker(FactorizedRanker):
     def __init__(self, space: FeatureSpace, tasks: int, options: LimeOptions) -> None:
         super().__init__(space, tasks, options)
         width, heads, context = options.width, options.heads, self.context_tower.output_width
-        self.links = Links(options.pool or options.links, width, options.coarse_links)
+        self.links = Links(options.select_from or options.links, width, options.coarse_links)
         self.context_mix = ContextMix(width, context)
-        self.selection = None if options.pool is None else LinkSelection(context, options.pool, options.links)
+        self.selection = (
+            None if options.select_from is None else LinkSelection(context, options.select_from, options.links)
+        )
         self.candidate_queries = HeadProjection(width, heads, options.query_key_width)
         self.link_keys = HeadProjection(width, heads, options.query_key_width)
         self.link_values = HeadProjection(width, heads, width)
@@ -105,7 +107,7 @@ class LimeRanker(FactorizedRanker):
         return UserState((values.transpose(1, 2),), self.head.from_user(context))
 
     def reading_links(self, context: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """The links [B, l, d] that read the history of each request; from a pool also which they are and their scale.
+        """The links [B, l, d] that read the history of each request; if selected also which they are and their scale.
 
         They are L^C, or L itself when the context comes after.
         """
@@ -128,9 +130,9 @@ class LimeRanker(FactorizedRanker):
         if chosen is None:
             return weights
         events, _, heads = weights.shape
-        places = chosen[0].index_select(0, row_of(inputs.history.offsets, events))
+        numbers = chosen[0].index_select(0, row_of(inputs.history.offsets, events))
         everywhere = weights.new_zeros(events, self.options.all_links, heads)
-        return everywhere.scatter(1, places[:, :, None].expand_as(weights), weights)
+        return everywhere.scatter(1, numbers[:, :, None].expand_as(weights), weights)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.candidate_queries(items)

@@ -64,8 +64,8 @@ class LimeMHARanker(LimeRanker):
     def read_weights(self, links: Tensor, inputs: UserInputs, layer: ReadingLayer) -> Tensor:
         offsets = inputs.history.offsets
         (queries,) = self.link_queries(links)
-        keys, places = pad(self.history_keys_values(self.history(inputs))[0], offsets)
-        scores = unpad(torch.einsum("bnha,blha->bnlh", keys, queries), places) * queries.shape[-1] ** -0.5
+        keys, positions = pad(self.history_keys_values(self.history(inputs))[0], offsets)
+        scores = unpad(torch.einsum("bnha,blha->bnlh", keys, queries), positions) * queries.shape[-1] ** -0.5
         if self.recency is not None:
             scores = scores + self.recency(inputs.history.times, offsets)[:, None]
         return history_weights(scores, offsets, "softmax")
@@ -89,6 +89,6 @@ class LimeMHARanker(LimeRanker):
             pool = LinkPool(absorb_keys(own, projection.key_weight, scale), decay)
             state = pool_absorbed(history[start:stop], pool, projection, None if times is None else times[start:stop])
             pooled.append(
-                project_pooled(state.finalise(), projection.value_weight, projection.value_bias, stop - start)
+                project_pooled(state.finalize(), projection.value_weight, projection.value_bias, stop - start)
             )
         return torch.stack(pooled).transpose(1, 2)

@@ -53,10 +53,10 @@ class MambaRanker(PooledRanker):
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         rows, offsets = self.history(inputs), inputs.history.offsets
-        share = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
         if self.factorized:
-            return UserState((self.stack.last(rows, offsets),), share)
-        return UserState(tuple(tensor for state in self.stack.states(rows, offsets) for tensor in state), share)
+            return UserState((self.stack.last(rows, offsets),), head_part)
+        return UserState(tuple(tensor for state in self.stack.states(rows, offsets) for tensor in state), head_part)
 
     def item_rows(self, items: Tensor) -> Tensor:
         return super().item_rows(items) if self.factorized else items

@@ -23,6 +23,6 @@ class PooledRanker(Ranker):
     def fold(self, user: UserState) -> list[FoldedUser]:
         if not self.foldable:
             return super().fold(user)
-        offset = self.head.from_interaction(user.memory[0]) + user.share
+        offset = self.head.from_interaction(user.memory[0]) + user.head_part
         empty = offset.new_zeros(0, offset.shape[1])
         return [FoldedUser(empty, row) for row in offset]

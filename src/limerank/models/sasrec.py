@@ -18,7 +18,7 @@ from limerank.schema import FeatureSpace
 class SASRec(RankerOptions):
     """Options of SASRec; two blocks and learned positions, as published."""
 
-    encoding: Encoding = Field(default="position", description="what is added to E_j for its place or time")
+    encoding: Encoding = Field(default="position", description="what is added to E_j for its position or time")
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=2, ge=1, description="blocks")
     feed_forward: int | None = Field(
@@ -58,11 +58,11 @@ class SASRecRanker(PooledRanker):
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         rows, offsets = self.history(inputs), inputs.history.offsets
-        share = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
         if self.factorized:
-            return UserState((self.stack.last(rows, offsets),), share)
+            return UserState((self.stack.last(rows, offsets),), head_part)
         memory = self.stack.prefill(rows, offsets)
-        return UserState(tuple(tensor for keys_values in memory for tensor in keys_values), share, offsets)
+        return UserState(tuple(tensor for keys_values in memory for tensor in keys_values), head_part, offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
         return super().item_rows(items) if self.factorized else items

@@ -89,7 +89,7 @@ class SIMRanker(Ranker):
         if self.search is not None:
             return state
         digits = category_digits(items.indices[:, self.category_column], state.rows.dtype)
-        return ItemState(torch.cat([state.rows, digits], 1), state.share)
+        return ItemState(torch.cat([state.rows, digits], 1), state.head_part)
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.to_queries(items)

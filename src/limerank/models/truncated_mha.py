@@ -42,8 +42,8 @@ def most_recent(history: History, count: int) -> History:
         offsets = history.offsets.clamp(max=count)
     else:
         request = row_of(history.offsets, history.item_of_event.shape[0])
-        places = torch.arange(request.shape[0], device=request.device)
-        kept = (places >= (history.offsets[1:] - count).index_select(0, request)).nonzero()[:, 0]
+        positions = torch.arange(request.shape[0], device=request.device)
+        kept = (positions >= (history.offsets[1:] - count).index_select(0, request)).nonzero()[:, 0]
         offsets = functional.pad(history.offsets.diff().clamp(max=count).cumsum(0), (1, 0))
     items, item_of_event = history.items, history.item_of_event.index_select(0, kept)
     if eager and items.indices.device.type == "cpu":

@@ -57,22 +57,22 @@ class HistoryEncoding(nn.Module):
     def forward(self, embedded: Tensor, inputs: UserInputs) -> Tensor:
         """E [sum_n, d] with the encoding added."""
         if self.encoding == "calendar":
-            hour, weekday = calendar_places(self._times(inputs.history.times))
+            hour, weekday = hour_and_weekday(self._times(inputs.history.times))
             return embedded + self.table.index_select(0, hour) + self.table.index_select(0, HOURS + weekday)
-        return embedded + self.table.index_select(0, self._places(inputs))
+        return embedded + self.table.index_select(0, self._rows(inputs))
 
-    def _places(self, inputs: UserInputs) -> Tensor:
+    def _rows(self, inputs: UserInputs) -> Tensor:
         history = inputs.history
         request = row_of(history.offsets, history.item_of_event.shape[0])
         if self.encoding == "age":
-            moments = self._times(inputs.times).index_select(0, request)
-            return age_buckets(moments - self._times(history.times))
-        place = torch.arange(request.shape[0], device=request.device)
+            now = self._times(inputs.times).index_select(0, request)
+            return age_buckets(now - self._times(history.times))
+        position = torch.arange(request.shape[0], device=request.device)
         if self.encoding == "position":
-            place = place - history.offsets[:-1].index_select(0, request)
+            position = position - history.offsets[:-1].index_select(0, request)
         else:
-            place = history.offsets[1:].index_select(0, request) - 1 - place
-        return place.clamp(max=self.table.shape[0] - 1)
+            position = history.offsets[1:].index_select(0, request) - 1 - position
+        return position.clamp(max=self.table.shape[0] - 1)
 
     def _times(self, times: Tensor | None) -> Tensor:
         if times is None:
@@ -83,7 +83,7 @@ class HistoryEncoding(nn.Module):
         return times
 
 
-def calendar_places(times: Tensor) -> tuple[Tensor, Tensor]:
+def hour_and_weekday(times: Tensor) -> tuple[Tensor, Tensor]:
     """Hour of day and day of week, Monday first, of milliseconds since 1970 (UTC)."""
     hour = times.remainder(DAY).div(HOUR, rounding_mode="floor")
     weekday = (times.div(DAY, rounding_mode="floor") + THURSDAY).remainder(WEEKDAYS)

@@ -105,24 +105,24 @@ class ItemTower(nn.Module):
         """E [sum_n, d], jagged like the history."""
         hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
         if self.event_embedding is not None and self.from_event is not None:
-            hidden = hidden + self._event_share(self.event_embedding, self.from_event, history.events)
+            hidden = hidden + self._event_part(self.event_embedding, self.from_event, history.events)
         output: Tensor = self.to_output(functional.relu(hidden))
         return output
 
-    def _event_share(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
+    def _event_part(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
         """What happened, in the first layer [sum_n, hidden].
 
         Where events can differ in far fewer ways than there are events, each way is computed once.
         """
         ways_are_few = math.prod(self.event_sizes) * EVENTS_PER_WAY <= events.indices.shape[0]
         if torch.compiler.is_compiling() or not ways_are_few:
-            shared: Tensor = layer(embedding(events))
-            return shared
+            part: Tensor = layer(embedding(events))
+            return part
         sizes = [torch.arange(size, device=events.indices.device) for size in self.event_sizes]
         ways = torch.cartesian_prod(*sizes).view(-1, len(sizes))
         way = events.indices[:, 0]
-        for place, size in enumerate(self.event_sizes[1:], 1):
-            way = way * size + events.indices[:, place]
+        for column, size in enumerate(self.event_sizes[1:], 1):
+            way = way * size + events.indices[:, column]
         each: Tensor = layer(embedding(Features(ways)))
         return each.index_select(0, way)
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 
 class InteractionHead(nn.Module):
-    """logits [candidates, tasks] from interaction, item share and user share."""
+    """logits [candidates, tasks] from the interaction, the item's head part and the user's."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class InteractionHead(nn.Module):
         self.later = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((*hidden, own)))
         self.of_tasks = nn.ModuleList(TaskLayer(tasks, a, b) for a, b in pairwise((*task_hidden, 1)))
 
-    def forward(self, interaction: Tensor, item_share: Tensor, user_share: Tensor) -> Tensor:
-        return self.after_first(self.from_interaction(interaction) + item_share + user_share)
+    def forward(self, interaction: Tensor, item_part: Tensor, user_part: Tensor) -> Tensor:
+        return self.after_first(self.from_interaction(interaction) + item_part + user_part)
 
     def after_first(self, first: Tensor) -> Tensor:
         """logits from the pre-activation of the first layer."""

@@ -64,17 +64,17 @@ class ContextMix(nn.Module):
 
 
 class LinkSelection(nn.Module):
-    """Which l links of a larger pool a request uses, chosen by its user and context features.
+    """Which l of more links a request uses, chosen by its user and context features.
 
-    A linear layer scores the pool, the best l are active, and the values of an active link are scaled by its share of
-    the active scores (times l, so that the mean is 1): that is the path on which the choice is trained.
+    A linear layer scores all links, the best l are active, and the values of an active link are scaled by its part of
+    the softmax of the active scores (times l, so that the mean is 1): that is the path on which the choice is trained.
     """
 
-    def __init__(self, context_width: int, pool: int, active: int) -> None:
+    def __init__(self, context_width: int, select_from: int, active: int) -> None:
         super().__init__()
         self.active = active
-        self.pool = pool
-        self.score = nn.Linear(context_width, pool)
+        self.select_from = select_from
+        self.score = nn.Linear(context_width, select_from)
 
     def forward(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Numbers of the active links [B, l] and their scale [B, l]."""
@@ -82,7 +82,7 @@ class LinkSelection(nn.Module):
         return chosen, self.active * scores.softmax(-1)
 
     def spread(self, values: Tensor, chosen: Tensor, scale: Tensor) -> Tensor:
-        """Values of the active links [B, l, H, v] as values of the whole pool [B, pool, H, v], zero elsewhere."""
-        places = chosen[:, :, None, None].expand_as(values)
-        everywhere = values.new_zeros(values.shape[0], self.pool, *values.shape[2:])
-        return everywhere.scatter(1, places, values * scale[:, :, None, None])
+        """Values of the active links [B, l, H, v] as values of all links [B, select_from, H, v], zero elsewhere."""
+        numbers = chosen[:, :, None, None].expand_as(values)
+        everywhere = values.new_zeros(values.shape[0], self.select_from, *values.shape[2:])
+        return everywhere.scatter(1, numbers, values * scale[:, :, None, None])

@@ -68,12 +68,12 @@ def attend_appended(
         if offsets.shape[0] == 2 and _flash_runs(queries, values, history_keys):
             return _appended_flash(scaled, own, values, history_keys, history_values)
         return _appended_softmax(scaled, own, values, candidate_offsets, history_keys, history_values, offsets)
-    padded_queries, places = pad(scaled, candidate_offsets)
+    padded_queries, positions = pad(scaled, candidate_offsets)
     padded_keys, padded_values = pad(history_keys, offsets)[0], pad(history_values, offsets)[0]
     out = silu_attention(
         _feature_major(padded_queries), _feature_major(padded_keys), _feature_major(padded_values), causal=False
     )
-    read = unpad(_row_major(out, values.shape[1]), places)
+    read = unpad(_row_major(out, values.shape[1]), positions)
     total = read + functional.silu(own) * values
     return total / _history_and_one(offsets, history_keys.shape[0], candidate_offsets, queries.shape[0])
 
@@ -107,7 +107,7 @@ def _appended_softmax(
 ) -> Tensor:
     """softmax([q K^T, q k]) [V; v], the candidate's own score as one more column."""
     padded_keys, padded_values = pad(history_keys, offsets)[0], pad(history_values, offsets)[0]
-    padded_own, places = pad(torch.cat([queries, own, values], -1), candidate_offsets)
+    padded_own, positions = pad(torch.cat([queries, own, values], -1), candidate_offsets)
     hidden = None
     if offsets.shape[0] > 2 or history_keys.shape[0] == 0:
         events = torch.arange(padded_keys.shape[1], device=offsets.device)
@@ -122,7 +122,7 @@ def _appended_softmax(
         weights = torch.cat([scores, own_score], -1).softmax(-1)
         read = weights[..., :-1] @ padded_values.transpose(1, 2)
         blocks.append(read + weights[..., -1:] * v)
-    return unpad(torch.cat(blocks, 2).transpose(1, 2), places)
+    return unpad(torch.cat(blocks, 2).transpose(1, 2), positions)
 
 
 def _history_and_one(offsets: Tensor, events: int, row_offsets: Tensor, rows: int) -> Tensor | int:

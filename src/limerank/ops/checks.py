@@ -82,16 +82,16 @@ def checked_bounds(offsets: Tensor, rows: int) -> list[int]:
     bounds: list[int] = offsets.tolist()
     if bounds[0] != 0:
         raise ArgumentError(f"offsets must start at 0, but start at {bounds[0]}")
-    for place, (start, stop) in enumerate(pairwise(bounds)):
+    for position, (start, stop) in enumerate(pairwise(bounds)):
         if stop < start:
-            raise ArgumentError(f"offsets must never descend, but offsets[{place + 1}] = {stop} follows {start}")
+            raise ArgumentError(f"offsets must never descend, but offsets[{position + 1}] = {stop} follows {start}")
     if bounds[-1] != rows:
         raise ArgumentError(f"offsets must end at the number of source rows, {rows}, but end at {bounds[-1]}")
     return bounds
 
 
 def refuse_non_finite(inputs: Mapping[str, Tensor]) -> None:
-    """Name the input that holds NaN or infinity, and the place.
+    """Name the input that holds NaN or infinity, and where.
 
     Infinity and NaN reach every sum they take part in, and a sum is the cheapest pass there is: only a sum that is not
     finite is a reason to look closer.

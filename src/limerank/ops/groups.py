@@ -18,27 +18,27 @@ ROWS = 2048  # of a group: enough that calls are few, few enough that a group's 
 class Groups:
     """Where each row goes in all groups end to end, the shape (lists, length) of every group, and whose lists they are.
 
-    `places` is None for a single list, which is its own group: no size of it enters a traced graph.
+    `positions` is None for a single list, which is its own group: no size of it enters a traced graph.
     """
 
-    places: Tensor | None
+    positions: Tensor | None
     shapes: tuple[tuple[int, int], ...]
     numbers: Tensor
     """The numbers of the lists, group by group; empty lists are in no group."""
 
     def pad(self, rows: Tensor) -> list[Tensor]:
         """[sum_n, ...] to one [lists, length, ...] per group; padding is zero and stands at the end of a list."""
-        if self.places is None:
+        if self.positions is None:
             return [rows[None]]
         sizes = [lists * length for lists, length in self.shapes]
-        flat = rows.new_zeros(sum(sizes), *rows.shape[1:]).index_copy(0, self.places, rows)
+        flat = rows.new_zeros(sum(sizes), *rows.shape[1:]).index_copy(0, self.positions, rows)
         return [part.unflatten(0, shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
 
     def unpad(self, groups: list[Tensor]) -> Tensor:
         """The inverse of `pad`."""
-        if self.places is None:
+        if self.positions is None:
             return groups[0][0]
-        return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.places)
+        return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.positions)
 
 
 def group_lists(offsets: Tensor) -> Groups:
@@ -55,16 +55,16 @@ def _group(bounds: tuple[int, ...], device: torch.device) -> Groups:
     order = np.argsort(lengths, kind="stable")[::-1]
     order = order[lengths[order] > 0]
     shapes: list[tuple[int, int]] = []
-    first_place = np.zeros(lengths.shape[0], dtype=np.int64)
+    first_position = np.zeros(lengths.shape[0], dtype=np.int64)
     used = begin = 0
     while begin < order.shape[0]:
         longest = int(lengths[order[begin]])
         similar = order[begin : begin + max(1, ROWS // longest)]
         shortest_allowed = 0 if longest <= SHORT else longest / WASTE
         chosen = similar[lengths[similar] >= shortest_allowed]
-        first_place[chosen] = used + longest * np.arange(chosen.shape[0])
+        first_position[chosen] = used + longest * np.arange(chosen.shape[0])
         shapes.append((chosen.shape[0], longest))
         used += longest * chosen.shape[0]
         begin += chosen.shape[0]
-    places = np.arange(bounds[-1]) + np.repeat(first_place - offsets[:-1], lengths)
-    return Groups(torch.from_numpy(places).to(device), tuple(shapes), torch.from_numpy(order.copy()).to(device))
+    positions = np.arange(bounds[-1]) + np.repeat(first_position - offsets[:-1], lengths)
+    return Groups(torch.from_numpy(positions).to(device), tuple(shapes), torch.from_numpy(order.copy()).to(device))

@@ -13,30 +13,30 @@ def row_of(offsets: Tensor, count: int) -> Tensor:
 
 
 def pad(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Jagged [sum_n, ...] to zero-padded [B, n_max, ...], and the places of the values in the flattened result."""
+    """Jagged [sum_n, ...] to zero-padded [B, n_max, ...], and the positions of the values in the flattened result."""
     count, lists = values.shape[0], offsets.shape[0] - 1
-    places = torch.arange(count, device=offsets.device)
+    positions = torch.arange(count, device=offsets.device)
     if lists == 1 and count:
-        return values[None], places
+        return values[None], positions
     lengths = offsets.diff()
     longest = max(int(lengths.max()), 1) if lists else 1
     if lists * longest == count:  # all of one length: nothing to pad
-        return values.unflatten(0, (lists, longest)), places
+        return values.unflatten(0, (lists, longest)), positions
     first = torch.arange(lists, device=offsets.device) * longest
-    places = places + torch.repeat_interleave(first - offsets[:-1], lengths, output_size=count)
-    flat = values.new_zeros(lists * longest, *values.shape[1:]).index_copy(0, places, values)
-    return flat.view(lists, longest, *values.shape[1:]), places
+    positions = positions + torch.repeat_interleave(first - offsets[:-1], lengths, output_size=count)
+    flat = values.new_zeros(lists * longest, *values.shape[1:]).index_copy(0, positions, values)
+    return flat.view(lists, longest, *values.shape[1:]), positions
 
 
-def unpad(padded: Tensor, places: Tensor) -> Tensor:
-    """The inverse of `pad`: the rows at `places` of the flattened tensor."""
-    return padded.flatten(0, 1).index_select(0, places)
+def unpad(padded: Tensor, positions: Tensor) -> Tensor:
+    """The inverse of `pad`: the rows at `positions` of the flattened tensor."""
+    return padded.flatten(0, 1).index_select(0, positions)
 
 
 def valid_mask(offsets: Tensor, longest: int) -> Tensor:
     """[B, longest], true where a key may be attended to.
 
-    An empty list keeps its first place: its padded value is zero, so its pooled result is exactly zero and no row
+    An empty list keeps its first position: its padded value is zero, so its pooled result is exactly zero and no row
     of a softmax is ever empty.
     """
     lengths = offsets.diff().clamp(min=1)

@@ -76,13 +76,13 @@ def decayed_causal(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor,
         chunk = min(chunk, max(length, 1))
     chunks = (length + chunk - 1) // chunk
     queries, keys, values = (_chunked(rows, chunks, chunk) for rows in (queries, keys, values))
-    place = torch.arange(chunk, device=rates.device)
-    within = _decays(rates, place[:, None] - place)[:, None]
+    position = torch.arange(chunk, device=rates.device)
+    within = _decays(rates, position[:, None] - position)[:, None]
     mixed = (queries @ keys.transpose(-1, -2) * within) @ values
     if torch.compiler.is_compiling() or chunks > 1:
-        to_end = torch.exp(-rates[:, None] * (chunk - 1 - place))[:, None, :, None]
+        to_end = torch.exp(-rates[:, None] * (chunk - 1 - position))[:, None, :, None]
         added = (keys * to_end).transpose(-1, -2) @ values
-        from_start = torch.exp(-rates[:, None] * (place + 1))[:, None, :, None]
+        from_start = torch.exp(-rates[:, None] * (position + 1))[:, None, :, None]
         mixed = mixed + (queries * from_start) @ _carried(added, rates * chunk)
     return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)
 

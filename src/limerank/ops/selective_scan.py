@@ -26,14 +26,14 @@ TRACED_CHUNK = 32
 
 
 def causal_convolution(rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
-    """sum_k weight[k] * (the row k places earlier in the same list): rows [sum_n, i], weight [taps, i]."""
+    """sum_k weight[k] * (the row k before it in the same list): rows [sum_n, i], weight [taps, i]."""
     count = rows.shape[0]
     starts = offsets[:-1].index_select(0, row_of(offsets, count))
-    place = torch.arange(count, device=rows.device) - starts
+    position = torch.arange(count, device=rows.device) - starts
     total = rows * weight[0]
     for back in range(1, weight.shape[0]):
         earlier = functional.pad(rows, (0, 0, back, 0))[:count]
-        total = total + earlier * (place >= back)[:, None] * weight[back]
+        total = total + earlier * (position >= back)[:, None] * weight[back]
     return total
 
 

@@ -117,5 +117,5 @@ def _view(buffer: Tensor, groups: int, keys: int, queries: int) -> Tensor:
 
 
 def _hide_later(tile: Tensor, start: int) -> None:
-    """Zero where the key comes after the query; only the square on the diagonal has such places."""
+    """Zero where the key comes after the query; only the square on the diagonal has such pairs."""
     tile[:, start:].triu_()

@@ -44,8 +44,8 @@ def attend_jagged(
     bias: Tensor | None = None,
 ) -> Tensor:
     """Jagged queries [sum_q, H, a] over the keys and values of the same request; returns [sum_q, H, v]."""
-    padded_queries, places = pad(queries, query_offsets)
-    return unpad(attend_dense(padded_queries, keys, values, key_offsets, bias), places)
+    padded_queries, positions = pad(queries, query_offsets)
+    return unpad(attend_dense(padded_queries, keys, values, key_offsets, bias), positions)
 
 
 def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, block: int = 2048) -> Tensor:
@@ -66,8 +66,8 @@ def attend_memory(queries: Tensor, query_offsets: Tensor, keys: Tensor, values: 
     """Jagged queries [sum_q, H, a] over the memory of their request, of one size for all: keys [B, r, H, a], values."""
     if query_offsets.shape[0] == 2:
         return attend_one(queries, keys[0], values[0])
-    padded, places = pad(queries, query_offsets)
+    padded, positions = pad(queries, query_offsets)
     attended = functional.scaled_dot_product_attention(
         padded.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
     )
-    return unpad(attended.transpose(1, 2), places)
+    return unpad(attended.transpose(1, 2), positions)

@@ -36,18 +36,18 @@ def _select(scores: NDArray[np.float32], count: int) -> NDArray[np.int64] | None
     """`top_events` by comparing with the smallest score that belongs to them."""
     rows, events = scores.shape
     smallest = np.partition(scores, events - count, axis=1)[:, events - count]
-    places = np.flatnonzero(scores >= smallest[:, None])
-    if places.shape[0] > rows * count:
-        # a history may repeat itself: of events that tie for the last places, only as many as there are places
-        row = places // events
-        tied = scores.reshape(-1)[places] == smallest[row]
+    positions = np.flatnonzero(scores >= smallest[:, None])
+    if positions.shape[0] > rows * count:
+        # a history may repeat itself: of events that tie for the last of K, only as many as there is room for
+        row = positions // events
+        tied = scores.reshape(-1)[positions] == smallest[row]
         ordinal = np.cumsum(tied)
         first = np.searchsorted(row, np.arange(rows))
         room = count - np.bincount(row[~tied], minlength=rows) + ordinal[first] - tied[first]
-        places = places[~tied | (ordinal <= room[row])]
-    if places.shape[0] != rows * count:
+        positions = positions[~tied | (ordinal <= room[row])]
+    if positions.shape[0] != rows * count:
         return None
-    chosen: NDArray[np.int64] = places.reshape(rows, count) - events * np.arange(rows)[:, None]
+    chosen: NDArray[np.int64] = positions.reshape(rows, count) - events * np.arange(rows)[:, None]
     return chosen
 
 
@@ -65,13 +65,13 @@ def search_jagged(
     queries: Tensor, query_offsets: Tensor, keys: Tensor, key_offsets: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
     """`index` and `found` [sum_q, K] of the events with the largest inner products; padding is never found."""
-    padded_queries, places = pad(queries.detach(), query_offsets)
+    padded_queries, positions = pad(queries.detach(), query_offsets)
     padded_keys, _ = pad(keys.detach(), key_offsets)
     scores = padded_queries @ padded_keys.transpose(1, 2)
     real = torch.arange(scores.shape[2], device=scores.device) < key_offsets.diff()[:, None]
     scores = scores.masked_fill(~real[:, None], -torch.inf)
     chosen = scores.topk(min(count, scores.shape[2]), sorted=False).indices
-    return _in_batch(unpad(chosen, places), query_offsets, key_offsets)
+    return _in_batch(unpad(chosen, positions), query_offsets, key_offsets)
 
 
 def recent_of_category(
@@ -85,18 +85,18 @@ def recent_of_category(
     length = padded_events.shape[1]
     real = torch.arange(length, device=key_offsets.device) < key_offsets.diff()[:, None]
     padded_events = padded_events.masked_fill(~real, torch.iinfo(padded_events.dtype).max)
-    by_category, place = padded_events.sort(dim=1, stable=True)
-    wanted, places = pad(categories, query_offsets)
+    by_category, order = padded_events.sort(dim=1, stable=True)
+    wanted, positions = pad(categories, query_offsets)
     first = torch.searchsorted(by_category, wanted)
     last = torch.searchsorted(by_category, wanted, right=True)
     taken = last[..., None] - 1 - torch.arange(min(count, length), device=categories.device)
-    chosen = place.gather(1, taken.clamp(min=0).flatten(1)).view(taken.shape)
+    chosen = order.gather(1, taken.clamp(min=0).flatten(1)).view(taken.shape)
     chosen = chosen.where(taken >= first[..., None], length)
-    return _in_batch(unpad(chosen, places), query_offsets, key_offsets)
+    return _in_batch(unpad(chosen, positions), query_offsets, key_offsets)
 
 
 def _in_batch(chosen: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """`index` and `found` from places [sum_q, K] within each request's own history; what is behind it is not found."""
+    """`index` and `found` from positions [sum_q, K] in each request's own history; what is behind it is not found."""
     request = row_of(query_offsets, chosen.shape[0])
     found = chosen < key_offsets.diff().index_select(0, request)[:, None]
     index = chosen + key_offsets[:-1].index_select(0, request)[:, None]
@@ -134,7 +134,7 @@ def attend_top_jagged(
     queries: Tensor, query_offsets: Tensor, keys: Tensor, values: Tensor, key_offsets: Tensor, count: int
 ) -> Tensor:
     """Jagged queries [sum_q, H, a] over the `count` best keys of each head, of the same request: [sum_q, H, v]."""
-    padded_queries, places = pad(queries, query_offsets)
+    padded_queries, positions = pad(queries, query_offsets)
     padded_keys, _ = pad(keys, key_offsets)
     padded_values, _ = pad(values, key_offsets)
     scores = padded_queries.transpose(1, 2) @ padded_keys.permute(0, 2, 3, 1) * queries.shape[-1] ** -0.5
@@ -144,7 +144,7 @@ def attend_top_jagged(
     kept = torch.zeros_like(scores, dtype=torch.bool).scatter(3, index, True) & real[:, None, None]
     # few candidates and many requests: one product with mostly zero weights beats gathering K values for each
     weights = scores.masked_fill(~kept, torch.finfo(scores.dtype).min).softmax(3) * kept
-    return unpad((weights @ padded_values.transpose(1, 2)).transpose(1, 2), places)
+    return unpad((weights @ padded_values.transpose(1, 2)).transpose(1, 2), positions)
 
 
 def attend_top_one(queries: Tensor, keys: Tensor, values: Tensor, count: int) -> Tensor:

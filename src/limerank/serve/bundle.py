@@ -31,7 +31,9 @@ from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.ids import IdMap
 from limerank.typed import validate
 
-FORMAT = "limerank-bundle-3"  # 1 had no times of events, 2 lost ids that were appended
+FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended
+NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
+"""Older formats that open, with the names they have for tensors of rows and for options."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
 ITEMS, USERS = "items.safetensors", "users.safetensors"
 HISTORIES, SEEN = "histories.safetensors", "seen.safetensors"
@@ -107,7 +109,7 @@ class Bundle:
             manifest=manifest,
             encoders=encoders,
             ranker=ranker.eval(),
-            rows=_row_store(path / ROWS, manifest.row_type),
+            rows=_row_store(path / ROWS, manifest),
             item_table=_features(_load(path / ITEMS)),
             user_table=_features(_load(path / USERS)),
             histories=_load(path / HISTORIES),
@@ -123,7 +125,7 @@ class Bundle:
     def _check_rows(self) -> None:
         """The rows carry the fingerprint of these weights and have the shape this ranker reads."""
         path = self.path / ROWS
-        expected = row_fingerprint(self.ranker, self.item_table.first(self.manifest.items))
+        expected = row_fingerprint(self.ranker, self.item_table.first(self.manifest.items), self.manifest.format)
         with safe_open(path, framework="pt") as handle:
             stamped = (handle.metadata() or {}).get("fingerprint")
         if not stamped == self.manifest.row_fingerprint == expected:
@@ -133,7 +135,10 @@ class Bundle:
             )
         with torch.inference_mode():
             sample = self.ranker.encode_items(self.item_table.take(torch.tensor([0])))
-        for name, table, wanted in (("rows", self.rows.rows, sample.rows), ("share", self.rows.share, sample.share)):
+        for name, table, wanted in (
+            ("rows", self.rows.rows, sample.rows),
+            ("head_part", self.rows.head_part, sample.head_part),
+        ):
             shape = (self.manifest.items, wanted.shape[1])
             if table.shape != shape:
                 raise BundleError(f"{path}: '{name}' is {tuple(table.shape)}, should be {shape}; {FIX}")
@@ -170,14 +175,17 @@ def read_manifest(path: Path) -> BundleManifest:
     if not path.is_dir():
         raise BundleError(f"{path}: no such bundle; see `limerank bundle list`")
     values = files.read_json(path / MANIFEST, BundleError, FIX)
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    if not isinstance(values, dict) or values.get("format") not in (FORMAT, *NAMES_BEFORE):
         raise BundleError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
     return validate(BundleManifest, values, str(path / MANIFEST), BundleError)
 
 
-def row_fingerprint(ranker: Ranker, item_table: Features) -> str:
+def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = FORMAT) -> str:
     """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
-    parts: list[str | bytes] = [ranker.name, ranker.options.model_dump_json()]
+    options = ranker.options.model_dump_json()
+    for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
+        options = options.replace(f'"{name}":', f'"{before}":')
+    parts: list[str | bytes] = [ranker.name, options]
     tensors = dict(ranker.item_side_parameters()) | {f"items.{n}": t for n, t in tensors_of(item_table).items()}
     for name in sorted(tensors):
         parts += [name, str(tuple(tensors[name].shape)), tensors[name].detach().contiguous().numpy().tobytes()]
@@ -187,9 +195,9 @@ def row_fingerprint(ranker: Ranker, item_table: Features) -> str:
 def tensors_of(features: Features) -> dict[str, torch.Tensor]:
     """Features as named tensors, for a file."""
     named = {"indices": features.indices}
-    for place, jagged in enumerate(features.lists):
-        named[f"list{place}.values"], named[f"list{place}.offsets"] = jagged.values, jagged.offsets
-    return named | {f"vector{place}": matrix for place, matrix in enumerate(features.vectors)}
+    for number, jagged in enumerate(features.lists):
+        named[f"list{number}.values"], named[f"list{number}.offsets"] = jagged.values, jagged.offsets
+    return named | {f"vector{number}": matrix for number, matrix in enumerate(features.vectors)}
 
 
 def _features(tensors: dict[str, torch.Tensor]) -> Features:
@@ -201,16 +209,17 @@ def _features(tensors: dict[str, torch.Tensor]) -> Features:
     )
 
 
-def _row_store(path: Path, row_type: str) -> RowStore:
+def _row_store(path: Path, manifest: BundleManifest) -> RowStore:
     """The rows of a file, which must be of the type the manifest names."""
+    row_type, before = manifest.row_type, NAMES_BEFORE.get(manifest.format, {})
+    names = {before.get(name, name): name for name in ("rows", "head_part", *(["scale"] if row_type == "u8" else []))}
     tensors = _load(path)
-    wanted = {"rows", "share"} | ({"scale"} if row_type == "u8" else set())
-    if set(tensors) != wanted:
-        raise BundleError(f"{path}: holds {sorted(tensors)}, should be {sorted(wanted)} for {row_type} rows; {FIX}")
+    if set(tensors) != set(names):
+        raise BundleError(f"{path}: holds {sorted(tensors)}, should be {sorted(names)} for {row_type} rows; {FIX}")
     if tensors["rows"].dtype != ROW_TYPES.get(row_type):
         raise BundleError(f"{path}: 'rows' are {tensors['rows'].dtype}, {MANIFEST} says {row_type}; {FIX}")
     try:
-        return RowStore(**tensors)
+        return RowStore(**{names[name]: tensor for name, tensor in tensors.items()})
     except ArgumentError as unfit:
         raise BundleError(f"{path}: {unfit}; {FIX}") from None
 

@@ -50,14 +50,14 @@ class Contributions:
 def contributions(ranker: LimeRanker, user: UserState, items: ItemState) -> Contributions:
     """The terms of the logits of candidates of one request; `items` may come from stored rows."""
     (folded,), bias = ranker.fold(user), ranker.head.from_item.bias
-    first = items.rows @ folded.matrix + items.share + folded.offset
+    first = items.rows @ folded.matrix + items.head_part + folded.offset
     slopes, later_biases = _slopes(first, ranker.head.later_layers())
     weights = items.rows.unflatten(1, ranker.row_shape())
     prices = (slopes @ folded.matrix.T).unflatten(2, ranker.row_shape())
     return Contributions(
         weights=weights,
         links=weights[:, None] * prices,
-        item=(slopes @ (items.share - bias)[:, :, None])[..., 0],
+        item=(slopes @ (items.head_part - bias)[:, :, None])[..., 0],
         user=slopes @ folded.offset,
         constant=slopes @ bias + later_biases,
     )

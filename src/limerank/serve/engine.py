@@ -42,7 +42,7 @@ FIRST_ITEM_ROW = UNKNOWN_ROW + 1
 class Event:
     """Something that happened after the bundle's histories end: an item and its event features, by name.
 
-    `time` is in milliseconds since 1970; None is the moment of the request.
+    `time` is in milliseconds since 1970; None is the time of the request.
     """
 
     item_id: str
@@ -139,7 +139,7 @@ class Engine:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
         An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such. `now`
-        is the moment of the request in milliseconds since 1970, which only rankers that read times care about; by
+        is the time of the request in milliseconds since 1970, which only rankers that read times care about; by
         default the latest the engine knows of: the bundle's watermark or the time of an event. `exclude_seen` leaves
         out every item that the user has an event with, stored (however long ago) or in `events`.
         """
@@ -169,7 +169,7 @@ class Engine:
         order = top.positions.numpy()
         values = top.values.numpy()
         if item_ids is not None:
-            names = [item_ids[place] for place in order.tolist()]
+            names = [item_ids[position] for position in order.tolist()]
         else:
             unseen = np.flatnonzero(~np.isin(order + FIRST_ITEM_ROW, seen))[:wanted]
             names, values = self.bundle.item_ids.names_of(order[unseen] + FIRST_ITEM_ROW), values[unseen]
@@ -224,7 +224,7 @@ class Engine:
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
-        moment = self._moment(now, events)
+        asked_at = self._asked_at(now, events)
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
         offsets = bundle.histories["offsets"]
         start, end = int(offsets[user_row]), int(offsets[user_row + 1])
@@ -232,7 +232,7 @@ class Engine:
         new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
         items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
         encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
-        times = self._times(slice(start, end), events, moment)
+        times = self._times(slice(start, end), events, asked_at)
         kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
         history = make_history(
             bundle.item_table,
@@ -245,30 +245,30 @@ class Engine:
             users=bundle.user_table.take(torch.tensor([user_row])),
             context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
             history=history,
-            times=None if moment is None else torch.tensor([moment], dtype=torch.int64),
+            times=None if asked_at is None else torch.tensor([asked_at], dtype=torch.int64),
         )
         return inputs, user_row != UNKNOWN_ROW
 
-    def _moment(self, now: int | None, events: Sequence[Event]) -> int | None:
-        """The moment of a request; None where the log had no times, so that no ranker was trained on them."""
+    def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
+        """The time of a request; None where the log had no times, so that no ranker was trained on them."""
         watermark = self.bundle.manifest.watermark
         if watermark is None:
             return None
         known = [event.time for event in events if event.time is not None]
-        moment = max([watermark, *known]) if now is None else now
-        for given in (moment, *known):
+        asked_at = max([watermark, *known]) if now is None else now
+        for given in (asked_at, *known):
             if not _same_unit(given, watermark):
                 raise UsageError(
                     f"time {given}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"
                 )
-        return moment
+        return asked_at
 
-    def _times(self, stored: slice, events: Sequence[Event], moment: int | None) -> NDArray[np.int64] | None:
+    def _times(self, stored: slice, events: Sequence[Event], asked_at: int | None) -> NDArray[np.int64] | None:
         """When the stored and the new events happened; unknown for ready-made histories."""
         times = self.bundle.histories.get("times")
-        if times is None or moment is None:
+        if times is None or asked_at is None:
             return None
-        new = np.array([moment if event.time is None else event.time for event in events], dtype=np.int64)
+        new = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
         return np.concatenate([times[stored].numpy(), new])
 
     def _catalog(self, rows: NDArray[np.int64] | None) -> tuple[RowStore, torch.Tensor | None]:
@@ -290,7 +290,7 @@ class Engine:
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
         if item_ids is None or rows is None:
             return []
-        return [item_ids[place] for place in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+        return [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
         known = [encoder.name for encoder in self.bundle.encoders.of(role)]
@@ -311,7 +311,7 @@ def _without(
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Candidates and their rows, without those of seen rows."""
     kept = np.flatnonzero(~np.isin(rows, seen))
-    return [item_ids[place] for place in kept.tolist()], rows[kept]
+    return [item_ids[position] for position in kept.tolist()], rows[kept]
 
 
 class _Clock:

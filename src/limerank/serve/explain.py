@@ -37,7 +37,7 @@ class EventRead:
     item: str
     position: int
     """1 is the most recent event."""
-    share: float
+    fraction: float
     """Of all the link read: |weight|, averaged over heads; over the whole history these sum to 1."""
     weights: list[float]
     """phi per head; with SiLU it may be negative."""
@@ -108,9 +108,9 @@ def explain(
     if top_events < 0:
         raise UsageError(f"top_events must not be negative, but is {top_events}")
     inputs, _ = engine.user_inputs(user_id, context or {}, events, now)
-    rows, share = bundle.rows.widened(torch.from_numpy(bundle.item_ids.rows_of(item_ids)))
+    rows, head_part = bundle.rows.widened(torch.from_numpy(bundle.item_ids.rows_of(item_ids)))
     with torch.inference_mode():
-        parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, share))
+        parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))
         reads = ranker.history_attention(inputs, layer)
     names = _history_names(bundle, user_id, events)
     chosen = tasks.index(task) if task else 0
@@ -139,8 +139,8 @@ def _candidate(item: str, parts: Contributions, place: int, task: int) -> Candid
     )
 
 
-def read_shares(reads: Tensor) -> Tensor:
-    """|phi| of one request's events [n, links, H], averaged over heads, as shares [n, links] of what each link read.
+def read_fractions(reads: Tensor) -> Tensor:
+    """|phi| of one request's events [n, links, H], averaged over heads, as fractions [n, links] of what each link read.
 
     A softmax's are its weights. Heads write to different places: a negative weight in one cancels nothing in another.
     """
@@ -153,10 +153,10 @@ def _most_read(
 ) -> list[list[EventRead]]:
     if not names:
         return [[] for _ in range(reads.shape[1])]
-    shares = read_shares(reads)
+    fractions = read_fractions(reads)
     # equal events stand at different places of a product and may differ in the last digit, which must not order them
-    largest = shares.amax(0).clamp(min=torch.finfo(shares.dtype).tiny)
-    sizes = torch.round(shares / largest, decimals=4)
+    largest = fractions.amax(0).clamp(min=torch.finfo(fractions.dtype).tiny)
+    sizes = torch.round(fractions / largest, decimals=4)
     newest_first = sizes.flip(0).argsort(dim=0, descending=True, stable=True)[:top]
     happened = history.events.indices
     last = len(names) - 1
@@ -166,7 +166,7 @@ def _most_read(
         return EventRead(
             item=names[place],
             position=position + 1,
-            share=float(shares[place, link]),
+            fraction=float(fractions[place, link]),
             weights=reads[place, link].tolist(),
             features={
                 encoder.name: encoder.decode(int(index))
@@ -176,7 +176,11 @@ def _most_read(
         )
 
     return [
-        [event(link, position) for position in newest_first[:, link].tolist() if float(shares[last - position, link])]
+        [
+            event(link, position)
+            for position in newest_first[:, link].tolist()
+            if float(fractions[last - position, link])
+        ]
         for link in range(reads.shape[1])
     ]
 

@@ -118,15 +118,15 @@ class IdMap:
         wanted = Texts.of(ids)
         hashes = wanted.hashes()
         rows = np.full(len(wanted), UNKNOWN_ROW, dtype=np.int64)
-        place, sought = np.searchsorted(self._hashes, hashes), np.arange(len(wanted))
+        position, sought = np.searchsorted(self._hashes, hashes), np.arange(len(wanted))
         while len(sought):  # once, and once more for each id that has the hash of another
-            sought = sought[place[sought] < len(self._hashes)]
-            sought = sought[self._hashes[place[sought]] == hashes[sought]]
-            candidates = self._rows[place[sought]].astype(np.int64)
+            sought = sought[position[sought] < len(self._hashes)]
+            sought = sought[self._hashes[position[sought]] == hashes[sought]]
+            candidates = self._rows[position[sought]].astype(np.int64)
             found = self._ids.same(candidates, wanted, sought)
             rows[sought[found]] = candidates[found]
             sought = sought[~found]
-            place[sought] += 1
+            position[sought] += 1
         return rows
 
     def names_of(self, rows: Rows) -> list[str]:
@@ -170,7 +170,7 @@ class IdMap:
             first = np.flatnonzero(self._hashes[distance:] == self._hashes[:-distance])
             if not len(first):
                 return
-            rows, others = (self._rows[place].astype(np.int64) for place in (first, first + distance))
+            rows, others = (self._rows[position].astype(np.int64) for position in (first, first + distance))
             self._refuse(rows[self._ids.same(rows, self._ids, others)], "has two rows")
 
     def _refuse(self, rows: Ints, problem: str) -> None:

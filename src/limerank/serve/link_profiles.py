@@ -1,7 +1,7 @@
 """What a link stands for, over the whole catalog: the items nearest to it and the attributes it attracts.
 
     nearest items    those with the largest weight w_(c,i), the mean over heads of their rows
-    attributes       lift = share of a value among what the link attracts / share of that value in the catalog
+    attributes       lift = fraction of a value in what the link attracts / fraction of that value in the catalog
                           = [sum_c w_(c,i) 1(c has the value) / sum_c w_(c,i)] / [items with the value / items]
 
 Rows know no user, so neither does a profile. A SiLU weight may be negative; such an item is not attracted and counts 0.
@@ -28,7 +28,7 @@ from limerank.schema import FIRST_KNOWN_INDEX, Kind
 from limerank.serve.bundle import Bundle
 
 BLOCK = 4096
-LEAST_ITEMS, LEAST_SHARE = 5, 0.001
+LEAST_ITEMS, LEAST_FRACTION = 5, 0.001
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
 
 
@@ -39,15 +39,15 @@ class Attribute:
     feature: str
     value: str
     lift: float
-    share: float
+    fraction: float
     """Of the link's weight that lies on items with this value."""
     items: int
     """How many items of the catalog have it."""
 
     @property
     def told(self) -> float:
-        """share * log(lift): large for a value that is both frequent in the link and rare elsewhere."""
-        return self.share * math.log(self.lift)
+        """fraction * log(lift): large for a value that is both frequent in the link and rare elsewhere."""
+        return self.fraction * math.log(self.lift)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LinkProfile:
     items: list[tuple[str, float]]
     """Nearest items and their weights, nearest first."""
     attributes: list[Attribute]
-    """Values with a lift above 1; first what tells the link most from the catalog, share * log(lift)."""
+    """Values with a lift above 1; first what tells the link most from the catalog, fraction * log(lift)."""
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ def link_profiles(bundle: Bundle, *, top: int = 5, minimum_items: int | None = N
     thousandth of the catalog if that is more.
     """
     ranker, catalog = lime_ranker(bundle), bundle.rows.behind(FIRST_ITEM_ROW)
-    fewest = max(LEAST_ITEMS, int(LEAST_SHARE * len(catalog))) if minimum_items is None else minimum_items
+    fewest = max(LEAST_ITEMS, int(LEAST_FRACTION * len(catalog))) if minimum_items is None else minimum_items
     if top < 1 or fewest < 1:
         raise UsageError(f"top and minimum_items must be at least 1, but are {top} and {fewest}")
     counters = [
@@ -186,9 +186,9 @@ class _ValueCounter:
 
     def attributes(self, link: int, attracted: Tensor, items: int, top: int) -> Iterator[Attribute]:
         """The values of which a link attracts more than their part, up to `top`."""
-        shares = self.sums[:, link] / attracted.clamp(min=torch.finfo(torch.float64).tiny)
-        lifts = shares / (self.counts / items)
-        told = torch.xlogy(shares, lifts)
+        fractions = self.sums[:, link] / attracted.clamp(min=torch.finfo(torch.float64).tiny)
+        lifts = fractions / (self.counts / items)
+        told = torch.xlogy(fractions, lifts)
         for place in told.argsort(descending=True, stable=True)[:top].tolist():
             if not float(lifts[place]) > 1:
                 return
@@ -196,7 +196,7 @@ class _ValueCounter:
                 feature=self.encoder.name,
                 value=self.encoder.decode(int(self.values[place])),
                 lift=float(lifts[place]),
-                share=float(shares[place]),
+                fraction=float(fractions[place]),
                 items=int(self.counts[place]),
             )
 

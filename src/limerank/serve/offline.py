@@ -1,7 +1,7 @@
 """The offline item stage: item rows for the whole catalog, published as a bundle.
 
 Paper, "Offline Item-Side Pre-computation". A row is what the interaction needs of an item (for LIME the H * l attention
-weights) and the item's share of the head's first layer.
+weights) and the item's head part, what it adds to the head's first layer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compute_rows(ranker: Ranker, items: Features, row_type: str = "fp16", progre
         for start in range(0, len(items), ITEMS_PER_BLOCK):
             part = items.take(torch.arange(start, min(start + ITEMS_PER_BLOCK, len(items))))
             state = ranker.encode_items(part)
-            blocks.append(RowStore.store(state.rows, state.share, row_type))
+            blocks.append(RowStore.store(state.rows, state.head_part, row_type))
             bar.advance(len(part))
     return RowStore.joined(blocks)
 

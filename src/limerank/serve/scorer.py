@@ -41,11 +41,11 @@ def request_head(ranker: Ranker, user: UserState, path: ScoringPath) -> RequestH
         return RequestHead(folded.matrix, folded.offset, layers)
 
     def interact(rows: Tensor) -> Tensor:
-        # the interaction reads rows only, the share joins in the head's first layer
+        # the interaction reads rows only, the head part joins in the head's first layer
         items = ItemState(rows, rows.new_zeros(len(rows), 0))
         return ranker.interact(user, items, torch.tensor([0, len(rows)], device=rows.device))
 
-    return RequestHead(ranker.head.from_interaction.weight.T, user.share[0], layers, interact)
+    return RequestHead(ranker.head.from_interaction.weight.T, user.head_part[0], layers, interact)
 
 
 def score_candidates(

@@ -85,7 +85,7 @@ class AccuracyStudy(BaseModel):
 
 
 def gap_closed(baseline: Metrics, skyline: Metrics, model: Metrics) -> float | None:
-    """The share of the NE gap between baseline and skyline that a ranker closes; 1 is parity with the skyline.
+    """The fraction of the NE gap between baseline and skyline that a ranker closes; 1 is parity with the skyline.
 
     None where there is no gap: a skyline that is no better than the baseline has none to close.
     """
@@ -147,7 +147,7 @@ def _gaps(results: Sequence[SeedResult]) -> dict[str, list[float]]:
         ends = by.get((BASELINE, seed)), by.get((SKYLINE, seed))
         if model in (BASELINE, SKYLINE) or ends[0] is None or ends[1] is None:
             continue
-        share = gap_closed(ends[0], ends[1], metrics)
-        if share is not None:
-            gaps.setdefault(model, []).append(share)
+        fraction = gap_closed(ends[0], ends[1], metrics)
+        if fraction is not None:
+            gaps.setdefault(model, []).append(fraction)
     return gaps

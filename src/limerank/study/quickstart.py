@@ -80,7 +80,7 @@ class QuickstartResult:
 
     @property
     def gap_closed(self) -> float | None:
-        """The share of the TTSN-to-MHA gap in NE that LIME-MHA closes."""
+        """The fraction of the TTSN-to-MHA gap in NE that LIME-MHA closes."""
         baseline, skyline, lime = (self.runs[name].record.test[TASK] for name in MODELS)
         return gap_closed(baseline, skyline, lime)
 
@@ -206,8 +206,8 @@ def tell_click_story(engine: Engine) -> ClickStory:
         user_id=user_id,
         clicked_item=clicked,
         topic=topic_of[clicked],
-        before={item: place for place, item in enumerate(first.item_ids, 1)},
-        after={item: place for place, item in enumerate(second.item_ids, 1)},
+        before={item: position for position, item in enumerate(first.item_ids, 1)},
+        after={item: position for position, item in enumerate(second.item_ids, 1)},
         topic_of=topic_of,
         first=first,
         second=second,
@@ -216,8 +216,8 @@ def tell_click_story(engine: Engine) -> ClickStory:
 
 def topics_by_row(engine: Engine) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The encoded topic of every item row."""
-    place = [encoder.name for encoder in engine.bundle.encoders.item].index("topic")
-    topics: np.ndarray[Any, np.dtype[np.int64]] = engine.bundle.item_table.indices[:, place].numpy()
+    position = [encoder.name for encoder in engine.bundle.encoders.item].index("topic")
+    topics: np.ndarray[Any, np.dtype[np.int64]] = engine.bundle.item_table.indices[:, position].numpy()
     return topics
 
 

@@ -101,21 +101,21 @@ class Polynomial:
         """Its value."""
         return sum(coefficient * self._power(sizes, e) for e, coefficient in self.coefficients.items())
 
-    def leading(self, smaller: str, larger: str, *where: Mapping[str, int], least_share: float = 5e-3) -> str:
+    def leading(self, smaller: str, larger: str, *where: Mapping[str, int], least_fraction: float = 5e-3) -> str:
         """The terms that no other bounds, without their coefficients, such as `N·d² + N·l·d`.
 
         `smaller` is at most `larger`, as l is at most N: then l^c N^a is bounded by l^c' N^a' if a <= a' and
-        a + c <= a' + c'. Terms that are less than `least_share` of the value at any of the sizes `where` are left out
-        before: they are traces of blocks and paddings.
+        a + c <= a' + c'. Terms that are less than `least_fraction` of the value at any of the sizes `where` are left
+        out before: they are traces of blocks and paddings.
         """
         small, big = self.letters.index(smaller), self.letters.index(larger)
         terms = list(self.coefficients)
         for sizes in where:
-            least = least_share * self(sizes)
+            least = least_fraction * self(sizes)
             terms = [e for e in terms if self.coefficients[e] * self._power(sizes, e) > least]
 
         def ranks(exponents: tuple[int, ...]) -> list[int]:
-            return [e + exponents[big] if place == small else e for place, e in enumerate(exponents)]
+            return [e + exponents[big] if letter == small else e for letter, e in enumerate(exponents)]
 
         def bounded(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
             return one != other and all(a <= b for a, b in zip(ranks(one), ranks(other), strict=True))
@@ -136,8 +136,8 @@ def fit_polynomial(counted: Callable[[Mapping[str, int]], float], grid: Mapping[
     letters = tuple(grid)
     values = np.empty([len(sizes) for sizes in grid.values()])
     for reverse in np.ndindex(*values.shape[::-1]):  # the first size changes fastest
-        place = reverse[::-1]
-        values[place] = counted({x: grid[x][i] for x, i in zip(letters, place, strict=True)})
+        point = reverse[::-1]
+        values[point] = counted({x: grid[x][i] for x, i in zip(letters, point, strict=True)})
     # one size after the other, in units of its largest value: then the matrices are well-conditioned
     largest = np.abs(values).max()
     for axis, sizes in enumerate(grid.values()):

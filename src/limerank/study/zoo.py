@@ -129,7 +129,7 @@ def zoo_row(name: str, sizes: Sizes, space: FeatureSpace = BUILT_IN, tasks: int 
         budget=budget_options(ranker.options_type),
         user_stage=_stage(user_stage, partial(user_work, name), user_work(name, sizes.letters())),
         candidate_stage=_stage(candidate_stage, partial(candidate_work, name), _all_candidates_work(name, sizes)),
-        item_bytes=RowStore.store(items.rows, items.share, "fp16").row_bytes,
+        item_bytes=RowStore.store(items.rows, items.head_part, "fp16").row_bytes,
         user_bytes=state_bytes(user),
     )
 
@@ -184,7 +184,7 @@ def _all_candidates_work(name: str, sizes: Sizes) -> int:
 
 def state_bytes(user: UserState) -> int:
     """The bytes of a user state's tensors, offsets left out."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*user.memory, user.share))
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*user.memory, user.head_part))
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Predictions:
-    """Probabilities [rows, tasks] for candidate rows of the event log, in the order of `rows`."""
+    """Probabilities [rows, tasks] for candidate rows of the dataset, in the order of `rows`."""
 
     rows: NDArray[np.int64]
     user: NDArray[np.int64]
@@ -55,10 +55,10 @@ def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> d
     return {
         task.name: measure(
             loader.dataset.column(f"events/label.{task.name}")[predictions.rows],
-            predictions.probability[:, place],
+            predictions.probability[:, task_number],
             predictions.user,
         )
-        for place, task in enumerate(loader.dataset.schema.tasks)
+        for task_number, task in enumerate(loader.dataset.schema.tasks)
     }
 
 

@@ -33,11 +33,11 @@ def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
     item = dataset.column("events/item")[rows].astype(np.int64)
     of_items, of_users = _train_counts(dataset)
     floor = {}
-    for place, task in enumerate(dataset.schema.tasks, 1):
-        base = float(of_items[place].sum() / max(of_items[0].sum(), 1.0))
+    for task_number, task in enumerate(dataset.schema.tasks, 1):
+        base = float(of_items[task_number].sum() / max(of_items[0].sum(), 1.0))
         if 0 < base < 1:
             usual = np.log(base) - np.log1p(-base)
-            score = _logits(of_items, place, base)[item] + _logits(of_users, place, base)[user] - usual
+            score = _logits(of_items, task_number, base)[item] + _logits(of_users, task_number, base)[user] - usual
             labels = dataset.column(f"events/label.{task.name}")[rows]
             floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user)
     return floor
@@ -63,12 +63,12 @@ def _train_counts(dataset: StoredDataset) -> tuple[Floats, Floats]:
         rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
         labels = [np.ones(len(rows), dtype=bool), *(column[rows] > 0 for column in tasks)]
         for counts, whose in ((items, dataset.column("events/item")[rows].astype(np.int64)), (users, user)):
-            for place, chosen in enumerate(labels):
-                counts[place] += np.bincount(whose[chosen], minlength=counts.shape[1])
+            for task_number, chosen in enumerate(labels):
+                counts[task_number] += np.bincount(whose[chosen], minlength=counts.shape[1])
     return items, users
 
 
-def _logits(counts: Floats, place: int, base: float) -> Floats:
-    positives, negatives = counts[place], counts[0] - counts[place]
+def _logits(counts: Floats, task_number: int, base: float) -> Floats:
+    positives, negatives = counts[task_number], counts[0] - counts[task_number]
     logits: Floats = np.log(positives + SMOOTHING * base) - np.log(negatives + SMOOTHING * (1 - base))
     return logits

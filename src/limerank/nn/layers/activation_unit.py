@@ -37,7 +37,7 @@ class ActivationUnit(nn.Module):
         self.last = nn.Linear(hidden[-1], 1, bias=bias)
         self.dice = nn.ModuleList(Dice(size) for size in hidden) if activation == "dice" else None
 
-    def item_share(self, items: Tensor) -> Tensor:
+    def item_part(self, items: Tensor) -> Tensor:
         """(W_t + W_d) T + b [n, hidden]."""
         target, _, difference, _ = self.first.weight.chunk(4, 1)
         return functional.linear(items, target + difference, self.first.bias)
@@ -48,24 +48,24 @@ class ActivationUnit(nn.Module):
         scaled = torch.addcmul((event - difference).T[:, None], items.mT[..., None], product.T[:, None])
         return scaled.flatten(-2)
 
-    def padded(self, items: Tensor, share: Tensor, history: Tensor, real: Tensor) -> Tensor:
-        """a [B, N, q] from T [B, q, d], its share [B, q, hidden], E [B, N, d] and which pairs are `real` [B, N, q]."""
-        first = (history @ self.pair_matrices(items)).unflatten(2, share.shape[1:]) + share[:, None]
+    def padded(self, items: Tensor, item_part: Tensor, history: Tensor, real: Tensor) -> Tensor:
+        """a [B, N, q] from T [B, q, d], its part [B, q, hidden], E [B, N, d] and which pairs are `real` [B, N, q]."""
+        first = (history @ self.pair_matrices(items)).unflatten(2, item_part.shape[1:]) + item_part[:, None]
         return self._after_first(first, real)
 
-    def one(self, items: Tensor, share: Tensor, history: Tensor) -> Tensor:
+    def one(self, items: Tensor, item_part: Tensor, history: Tensor) -> Tensor:
         """a [N, q] of one request, for predicting: block by block over the history."""
-        matrices, biases = self.pair_matrices(items), share.flatten()
+        matrices, biases = self.pair_matrices(items), item_part.flatten()
         parts = [
-            self._after_first(torch.addmm(biases, part, matrices).unflatten(1, share.shape))
+            self._after_first(torch.addmm(biases, part, matrices).unflatten(1, item_part.shape))
             for part in history.split(EVENTS_PER_BLOCK)
         ]
         return torch.cat(parts)
 
     def _after_first(self, first: Tensor, real: Tensor | None = None) -> Tensor:
         hidden = self._activate(first, 0, real)
-        for place, layer in enumerate(self.later, start=1):
-            hidden = self._activate(layer(hidden), place, real)
+        for number, layer in enumerate(self.later, start=1):
+            hidden = self._activate(layer(hidden), number, real)
         weights: Tensor = self.last(hidden)
         return weights.squeeze(-1)
 

@@ -1,6 +1,6 @@
 """Keys and values of r mixtures of a history's events (Linformer; LREA uses the same).
 
-    K' = P_K^T (LN(E) W_K),   V' = P_V^T (LN(E) W_V)         P_K, P_V [places, r], place 0 is the newest event
+    K' = P_K^T (LN(E) W_K),   V' = P_V^T (LN(E) W_V)         P_K, P_V [positions, r], 0 is the newest event
 
 A product is associative: the mixtures are made before the projection, (P^T LN(E)) W, so that r rows are projected and
 not N. The bias comes along as a column of ones.
@@ -20,21 +20,21 @@ from limerank.ops.linear_attention import append_one
 class CompressedSequence(nn.Module):
     """K' [B, r, H, d_a] and V' [B, r, H, v] of each request; an empty history gives zeros.
 
-    `weights` [places, 2r] holds P_K and P_V side by side, or [places, r] one for both.
+    `weights` [positions, 2r] holds P_K and P_V side by side, or [positions, r] one for both.
 
-    The event at place p starts in mixture p mod r, of keys as of values: a history of up to r events starts unmixed, as
-    it is. docs/rankers/linear-attention.md compares this with a random projection.
+    The event at position p starts in mixture p mod r, of keys as of values: a history of up to r events starts unmixed.
+    docs/rankers/linear-attention.md compares this with a random projection.
     """
 
-    def __init__(self, projection: HeadProjection, rank: int, places: int, *, shared: bool) -> None:
+    def __init__(self, projection: HeadProjection, rank: int, positions: int, *, shared: bool) -> None:
         super().__init__()
         self.projection = projection
-        start = torch.eye(rank).repeat(-(-places // rank), 1)[:places]
+        start = torch.eye(rank).repeat(-(-positions // rank), 1)[:positions]
         self.weights = nn.Parameter(start if shared else start.repeat(1, 2))
         self.rank = rank
 
     def value_weights(self) -> Tensor:
-        """P_V [places, r]."""
+        """P_V [positions, r]."""
         return self.weights[:, -self.rank :]
 
     def forward(self, history: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,27 +50,30 @@ class CompressedSequence(nn.Module):
 
 
 def project_recent(values: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
-    """sum_j weights[place of j] (x) value_j: jagged [sum_n, d] and [places, k] give [B, k, d]; empty ones are zero."""
-    requests, places = offsets.shape[0] - 1, weights.shape[0]
+    """sum_j weights[position of j] (x) value_j: jagged [sum_n, d] and [positions, k] give [B, k, d], empty ones zero.
+
+    Position 0 is the newest event. Events at positions beyond the weights are not read.
+    """
+    requests, positions = offsets.shape[0] - 1, weights.shape[0]
     if requests == 1:
         return _project_one(values, weights)[None]
     count, width = values.shape
-    longest = min(max(int(offsets.diff().max()), 1), places) if requests else 1
+    longest = min(max(int(offsets.diff().max()), 1), positions) if requests else 1
     request = row_of(offsets, count)
-    place = offsets[1:].index_select(0, request) - 1 - torch.arange(count, device=values.device)
-    # places before requests: then one product serves all requests; what is too old goes to a last row, unread
-    slot = torch.where(place < longest, place * requests + request, longest * requests)
+    position = offsets[1:].index_select(0, request) - 1 - torch.arange(count, device=values.device)
+    # positions before requests: then one product serves all requests; what is too old goes to a last row, unread
+    slot = torch.where(position < longest, position * requests + request, longest * requests)
     table = values.new_zeros(longest * requests + 1, width).index_copy(0, slot, values)
     mixed = weights[:longest].T @ table[:-1].view(longest, requests * width)
     return mixed.view(-1, requests, width).transpose(0, 1)
 
 
 def _project_one(values: Tensor, weights: Tensor) -> Tensor:
-    places = weights.shape[0]
+    positions = weights.shape[0]
     if not torch.compiler.is_compiling():
-        values = values[-places:]  # a traced length must not be compared with the table's
-    place = torch.arange(values.shape[0] - 1, -1, -1, device=values.device)
-    chosen = weights.index_select(0, place.clamp(max=places - 1))
+        values = values[-positions:]  # a traced length must not be compared with the table's
+    position = torch.arange(values.shape[0] - 1, -1, -1, device=values.device)
+    chosen = weights.index_select(0, position.clamp(max=positions - 1))
     if torch.compiler.is_compiling():
-        chosen = chosen * (place < places)[:, None]
+        chosen = chosen * (position < positions)[:, None]
     return chosen.T @ values

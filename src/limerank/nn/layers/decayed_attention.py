@@ -40,9 +40,9 @@ class DecayedAttention(nn.Module):
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         queries, keys, values, gate = self.project(rows)
-        (queries, places), (keys, _), (values, _) = (
+        (queries, positions), (keys, _), (values, _) = (
             pad(functional.silu(part), offsets) for part in (queries, keys, values)
         )
-        mixed = unpad(decayed_causal(queries, keys, values, self.rates), places)
+        mixed = unpad(decayed_causal(queries, keys, values, self.rates), positions)
         output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * self.norm(mixed.flatten(1)))
         return output

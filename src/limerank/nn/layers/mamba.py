@@ -125,8 +125,8 @@ class MambaBlock(nn.Module):
     def _recent(self, channels: Tensor, offsets: Tensor) -> Tensor:
         """The last rows of each history, most recent first."""
         back = torch.arange(self.taps.shape[0] - 1, device=offsets.device)
-        places = torch.where(back < offsets.diff()[:, None], offsets[1:, None] - back, 0)
-        return functional.pad(channels, (0, 0, 1, 0))[places]
+        positions = torch.where(back < offsets.diff()[:, None], offsets[1:, None] - back, 0)
+        return functional.pad(channels, (0, 0, 1, 0))[positions]
 
     def _finish(self, rows: Tensor, out: Tensor, gate: Tensor) -> Tensor:
         finished: Tensor = rows + self.to_output(out * functional.silu(gate))

@@ -213,8 +213,8 @@ def history_weights(scores: Tensor, offsets: Tensor, activation: Activation) -> 
     if activation == "silu":
         return functional.silu(scores) / lengths.view(-1, *[1] * (scores.dim() - 1))
     shape = (offsets.shape[0] - 1, *scores.shape[1:])
-    places = request.view(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
-    top = scores.new_full(shape, -torch.inf).scatter_reduce(0, places, scores, "amax")
+    of_request = request.view(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
+    top = scores.new_full(shape, -torch.inf).scatter_reduce(0, of_request, scores, "amax")
     raised = (scores - top.index_select(0, request)).exp()
-    total = scores.new_zeros(shape).scatter_add(0, places, raised)
+    total = scores.new_zeros(shape).scatter_add(0, of_request, raised)
     return raised / total.index_select(0, request)

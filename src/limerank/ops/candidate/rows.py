@@ -1,6 +1,6 @@
 """The item rows of a catalog in their stored precision, widened block by block into reused fp32 buffers.
 
-| type | rows | share | bytes per item |
+| type | rows | head part | bytes per item |
 |---|---|---|---|
 | fp32 | fp32 | fp32 | 4 (r + h) |
 | fp16 | fp16 | fp16 | 2 (r + h) |
@@ -22,7 +22,7 @@ from limerank.errors import ArgumentError, did_you_mean
 from limerank.ops.checks import check_layout, check_same_size, refuse_non_finite, shape_of
 
 ROW_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "u8": torch.uint8}
-SHARE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "u8": torch.float16}
+HEAD_PART_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "u8": torch.float16}
 LEVELS = 255
 PADDING = 16
 """Blocks are padded to a multiple of this: BLAS kernels sum their edges in another order, and equal rows would score
@@ -31,21 +31,21 @@ differently by where they stand."""
 
 @dataclass(frozen=True)
 class RowStore:
-    """`rows` [items, r], `share` [items, hidden] and, for u8 rows, `scale` [items]."""
+    """`rows` [items, r], `head_part` [items, hidden] and, for u8 rows, `scale` [items]."""
 
     rows: Tensor
-    share: Tensor
+    head_part: Tensor
     scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_layout("rows", self.rows, "[items, r]")
-        check_layout("share", self.share, "[items, hidden]")
-        check_same_size("share", self.share, 0, "rows", self.rows, 0)
-        kinds = {ROW_TYPES[name]: SHARE_TYPES[name] for name in ROW_TYPES}
-        if kinds.get(self.rows.dtype) != self.share.dtype:
+        check_layout("head_part", self.head_part, "[items, hidden]")
+        check_same_size("head_part", self.head_part, 0, "rows", self.rows, 0)
+        kinds = {ROW_TYPES[name]: HEAD_PART_TYPES[name] for name in ROW_TYPES}
+        if kinds.get(self.rows.dtype) != self.head_part.dtype:
             raise ArgumentError(
-                f"rows are {self.rows.dtype} and share is {self.share.dtype}; known are "
-                + ", ".join(f"{rows} with {share}" for rows, share in kinds.items())
+                f"rows are {self.rows.dtype} and head_part is {self.head_part.dtype}; known are "
+                + ", ".join(f"{rows} with {head_part}" for rows, head_part in kinds.items())
             )
         if (self.scale is None) == (self.rows.dtype == torch.uint8):
             raise ArgumentError(f"rows are {self.rows.dtype}: torch.uint8 needs a scale, and no other type has one")
@@ -56,14 +56,14 @@ class RowStore:
                 raise ArgumentError(f"scale must be torch.float32, not {self.scale.dtype}")
 
     @classmethod
-    def store(cls, rows: Tensor, share: Tensor, row_type: str) -> RowStore:
-        """Rows [items, r] and share [items, hidden] in fp32, rounded to a row type; refused if they do not fit it."""
+    def store(cls, rows: Tensor, head_part: Tensor, row_type: str) -> RowStore:
+        """Rows [items, r] and head parts [items, hidden] in fp32, rounded to a row type, which they must fit."""
         if row_type not in ROW_TYPES:
             raise ArgumentError(f"no row type '{row_type}'{did_you_mean(row_type, ROW_TYPES)}")
-        refuse_non_finite({"rows": rows.float(), "share": share.float()})
-        stored_share = _narrowed("share", share, SHARE_TYPES[row_type])
+        refuse_non_finite({"rows": rows.float(), "head_part": head_part.float()})
+        stored_part = _narrowed("head_part", head_part, HEAD_PART_TYPES[row_type])
         if row_type != "u8":
-            return cls(_narrowed("rows", rows, ROW_TYPES[row_type]), stored_share)
+            return cls(_narrowed("rows", rows, ROW_TYPES[row_type]), stored_part)
         check_layout("rows", rows, "[items, r]")
         if rows.numel() and float(rows.min()) < 0:
             raise ArgumentError(
@@ -74,7 +74,7 @@ class RowStore:
         # never below the smallest normal number: a scale that is rounded itself would break the bound of scale / 2
         scale = (largest.float() / LEVELS).clamp(min=torch.finfo(torch.float32).tiny)
         levels = (rows.float() / scale[:, None]).round().clamp(max=LEVELS)
-        return cls(levels.to(torch.uint8), stored_share, scale)
+        return cls(levels.to(torch.uint8), stored_part, scale)
 
     @classmethod
     def joined(cls, parts: list[RowStore]) -> RowStore:
@@ -82,12 +82,12 @@ class RowStore:
         scales = [part.scale for part in parts if part.scale is not None]
         return cls(
             torch.cat([part.rows for part in parts]),
-            torch.cat([part.share for part in parts]),
+            torch.cat([part.head_part for part in parts]),
             torch.cat(scales) if scales else None,
         )
 
     def __len__(self) -> int:
-        return len(self.share)
+        return len(self.head_part)
 
     @property
     def row_type(self) -> str:
@@ -97,33 +97,33 @@ class RowStore:
     @property
     def row_bytes(self) -> int:
         """Bytes stored per item."""
-        own = self.rows.element_size() * self.rows.shape[1] + self.share.element_size() * self.share.shape[1]
+        own = self.rows.element_size() * self.rows.shape[1] + self.head_part.element_size() * self.head_part.shape[1]
         return own + (0 if self.scale is None else self.scale.element_size())
 
     def behind(self, first: int) -> RowStore:
         """The items from `first` on, as a view."""
-        return RowStore(self.rows[first:], self.share[first:], None if self.scale is None else self.scale[first:])
+        return RowStore(self.rows[first:], self.head_part[first:], None if self.scale is None else self.scale[first:])
 
     def tensors(self) -> dict[str, Tensor]:
         """What a file of these rows holds, by name."""
-        named = {"rows": self.rows, "share": self.share}
+        named = {"rows": self.rows, "head_part": self.head_part}
         return named if self.scale is None else named | {"scale": self.scale}
 
     def widened(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Rows [n, r] and share [n, hidden] in fp32, of all items or of those that `index` names."""
+        """Rows [n, r] and head parts [n, hidden] in fp32, of all items or of those that `index` names."""
         if index is not None:
             return self.chosen(index).widened()
-        return (self.rows.float() if self.scale is None else self.rows * self.scale[:, None]), self.share.float()
+        return (self.rows.float() if self.scale is None else self.rows * self.scale[:, None]), self.head_part.float()
 
     def chosen(self, index: Tensor) -> RowStore:
         """The items that `index` [n] names, as stored."""
         scale = None if self.scale is None else self.scale.index_select(0, index)
-        return RowStore(self.rows.index_select(0, index), self.share.index_select(0, index), scale)
+        return RowStore(self.rows.index_select(0, index), self.head_part.index_select(0, index), scale)
 
     def blocks(
         self, index: Tensor | None, block: int, offset: Tensor | None = None
     ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """Start, stop, fp32 rows and fp32 share (plus `offset` [hidden]) of each block of candidates.
+        """Start, stop, fp32 rows and fp32 head parts (plus `offset` [hidden]) of each block of candidates.
 
         `block` is a multiple of `PADDING`, and the last block is padded to one with zeros. All blocks share one pair of
         buffers, so a block must be used up before the next is asked for, and may be overwritten: memory that is freed
@@ -133,25 +133,27 @@ class RowStore:
         if not count:
             return
         largest = padded(min(block, count))
-        rows, share = _Widener(self.rows, largest), _Widener(self.share, largest)
+        rows, head_part = _Widener(self.rows, largest), _Widener(self.head_part, largest)
         starts = range(0, count, block)
         stops = (min(start + block, count) for start in starts)
-        parts = self._stored_parts(block) if index is None else self._gathered_parts(index.split(block), rows, share)
-        for start, stop, (row_part, share_part, scale) in zip(starts, stops, parts, strict=True):
-            yield start, stop, rows.widen(row_part, scale=scale), share.widen(share_part, offset)
+        parts = (
+            self._stored_parts(block) if index is None else self._gathered_parts(index.split(block), rows, head_part)
+        )
+        for start, stop, (row_part, own_part, scale) in zip(starts, stops, parts, strict=True):
+            yield start, stop, rows.widen(row_part, scale=scale), head_part.widen(own_part, offset)
 
     def _stored_parts(self, block: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Views of all blocks at once: cut one by one, they cost as much as a pass over the block."""
-        rows, share = self.rows.split(block), self.share.split(block)
+        rows, head_part = self.rows.split(block), self.head_part.split(block)
         scales = [None] * len(rows) if self.scale is None else self.scale.split(block)
-        return zip(rows, share, scales, strict=True)
+        return zip(rows, head_part, scales, strict=True)
 
     def _gathered_parts(
-        self, indices: Iterable[Tensor], rows: _Widener, share: _Widener
+        self, indices: Iterable[Tensor], rows: _Widener, head_part: _Widener
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         for index in indices:
             scale = None if self.scale is None else self.scale.index_select(0, index)
-            yield rows.gather(index), share.gather(index), scale
+            yield rows.gather(index), head_part.gather(index), scale
 
 
 def padded(count: int) -> int:

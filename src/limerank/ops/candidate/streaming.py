@@ -54,11 +54,11 @@ class RequestHead:
             raise ArgumentError("layers must hold at least the layer that makes logits")
         named = {"matrix": self.matrix, "offset": self.offset}
         before, width = "matrix", self.matrix
-        for place, (weight, bias) in enumerate(self.layers):
-            name = f"layers[{place}]"
+        for number, (weight, bias) in enumerate(self.layers):
+            name = f"layers[{number}]"
             check_layout(f"{name} weight", weight, "[out, in]")
             check_layout(f"{name} bias", bias, "[out]")
-            check_same_size(f"{name} weight", weight, 1, before, width, 1 if place == 0 else 0)
+            check_same_size(f"{name} weight", weight, 1, before, width, 1 if number == 0 else 0)
             check_same_size(f"{name} bias", bias, 0, f"{name} weight", weight, 0)
             named |= {f"{name} weight": weight, f"{name} bias": bias}
             before, width = f"{name} weight", weight
@@ -160,12 +160,12 @@ def _logit_spans(store: RowStore, head: RequestHead, index: Tensor | None, block
             check_same_size("the interaction", x, 1, "matrix", matrix, 0)
         if x.shape[1]:
             first.addmm_(x, matrix)
-        place = start % span
-        out = outputs[place // block]
+        position = start % span
+        out = outputs[position // block]
         later(first, out if len(first) == out.shape[1] else out[:, : len(first)])
         if stop == count or stop % span == 0:
-            buffer = logits[:, : place + len(first)].add_(bias[:, None])
-            yield LogitSpan(start - place, stop, buffer)
+            buffer = logits[:, : position + len(first)].add_(bias[:, None])
+            yield LogitSpan(start - position, stop, buffer)
 
 
 class _LaterLayers:
@@ -193,7 +193,7 @@ class _LaterLayers:
 
 
 def _check(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None) -> None:
-    check_same_size("matrix", head.matrix, 1, "share", store.share, 1)
+    check_same_size("matrix", head.matrix, 1, "head_part", store.head_part, 1)
     if head.interact is None:
         check_same_size("matrix", head.matrix, 0, "rows", store.rows, 1)
     if block is not None and block < 1:

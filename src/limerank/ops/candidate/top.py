@@ -17,7 +17,7 @@ class Top:
     """The best candidates, best first; of equal scores the one that came earlier stands first."""
 
     positions: Tensor
-    """[n], places in the stream"""
+    """[n], in the stream"""
     scores: Tensor
     """[n]"""
     values: Tensor
@@ -50,14 +50,14 @@ class RunningTop:
             )
         # an equal score that comes later loses against all k that are kept, so only larger ones can enter
         if self._bar is not None:
-            places = (scores > self._bar).nonzero()[:, 0] if largest > self._bar else scores.new_zeros(0).long()
+            chosen = (scores > self._bar).nonzero()[:, 0] if largest > self._bar else scores.new_zeros(0).long()
         elif 0 < self.k < len(scores) // 4:
-            places = (scores >= scores.topk(self.k).values[-1]).nonzero()[:, 0]
+            chosen = (scores >= scores.topk(self.k).values[-1]).nonzero()[:, 0]
         else:
-            places = torch.arange(len(scores), device=scores.device)
-        if (self.k and len(places)) or not self._kept:
-            self._kept.append(Top(places + self.seen, scores[places], values[places]))
-            self._held += len(places)
+            chosen = torch.arange(len(scores), device=scores.device)
+        if (self.k and len(chosen)) or not self._kept:
+            self._kept.append(Top(chosen + self.seen, scores[chosen], values[chosen]))
+            self._held += len(chosen)
         self.seen += len(scores)
         if self._held >= 2 * self.k:
             self._merge()

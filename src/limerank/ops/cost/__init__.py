@@ -1,4 +1,4 @@
-"""Counted work of every op and of the rankers' stages: for choosing a path and reading a benchmark.
+"""Counted work of the ops: for choosing a path and reading a benchmark.
 
 What is counted, everywhere:
 
@@ -13,41 +13,23 @@ What is counted, everywhere:
 interaction network's first layer. docs/explanation/xor-attention.md derives the formulas.
 """
 
-from limerank.ops.cost.candidate import ScoringCost, candidate_row_bytes, rest_of_head_flops, scoring_cost
+from limerank.ops.cost.candidate import ScoringCost, rest_of_head_flops, scoring_cost
 from limerank.ops.cost.count import Cost, Streamed
-from limerank.ops.cost.link_pool import append_cost, link_pool_cost, merge_cost, state_bytes
-from limerank.ops.cost.requests import (
-    RequestCost,
-    hstu_request,
-    item_flops,
-    lime_mha_request,
-    lime_xor_request,
-    mha_request,
-)
+from limerank.ops.cost.link_pool import link_pool_cost
 from limerank.ops.cost.xor_attention import pool_cost, spread_cost, xor_attention_cost
 from limerank.ops.cost.xor_layer import Absorption, absorption, xor_layer_cost, xor_stack_cost
 
 __all__ = [
     "Absorption",
     "Cost",
-    "RequestCost",
     "ScoringCost",
     "Streamed",
     "absorption",
-    "append_cost",
-    "candidate_row_bytes",
-    "hstu_request",
-    "item_flops",
-    "lime_mha_request",
-    "lime_xor_request",
     "link_pool_cost",
-    "merge_cost",
-    "mha_request",
     "pool_cost",
     "rest_of_head_flops",
     "scoring_cost",
     "spread_cost",
-    "state_bytes",
     "xor_attention_cost",
     "xor_layer_cost",
     "xor_stack_cost",

@@ -23,17 +23,10 @@ class Cost:
         check_counts(count=count)
         return Cost(self.flops * count, self.bytes * count)
 
-    @property
-    def arithmetic_intensity(self) -> float:
-        """FLOP per byte: below a machine's own ratio the path waits for memory, above it for arithmetic."""
-        if not self.bytes:
-            return float("inf") if self.flops else 0.0
-        return self.flops / self.bytes
-
 
 @dataclass(frozen=True)
 class Streamed:
-    """Work of a path that reads each event once: linear in the history, plus a share for each user's links."""
+    """Work of a path that reads each event once: linear in the history, plus a part for each user's links."""
 
     per_event: Cost
     per_user: Cost

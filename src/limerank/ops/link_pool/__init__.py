@@ -1,23 +1,19 @@
-"""Softmax pooling of a history by links: a batch op with gradients, and a mergeable state for serving.
+"""Softmax pooling of one history by links, as a stream into a state that grows and merges: for serving, no gradients.
 
-`link_pool` is what training calls. `LinkPool` pools one history as a stream into a `PoolState`, to which events are
-appended and which merges with others; `BlockedPool` also forgets. `absorb_keys`, `pool_absorbed` and `project_pooled`
-do it without projecting the history.
+`LinkPool` pools a history into a `PoolState`, to which events are appended and which merges with others. `absorb_keys`,
+`pool_absorbed` and `project_pooled` do it without projecting the history, as LIME-MHA's user stage does. Batches with
+gradients are `limerank.ops.target_attention.attend_dense`, what training calls.
 """
 
 from limerank.ops.link_pool.absorbed import HistoryProjection, absorb_keys, pool_absorbed, project_pooled
-from limerank.ops.link_pool.batch import link_pool
-from limerank.ops.link_pool.blocks import BlockedPool
 from limerank.ops.link_pool.pool import LinkPool
 from limerank.ops.link_pool.state import PoolState, merge_states
 
 __all__ = [
-    "BlockedPool",
     "HistoryProjection",
     "LinkPool",
     "PoolState",
     "absorb_keys",
-    "link_pool",
     "merge_states",
     "pool_absorbed",
     "project_pooled",

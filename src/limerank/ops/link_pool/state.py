@@ -53,7 +53,7 @@ class PoolState:
         for mine, theirs in ((self.level, other.level), (self.mass, other.mass), (self.total, other.total)):
             mine.copy_(theirs)
 
-    def finalise(self) -> Tensor:
+    def finalize(self) -> Tensor:
         """The pooled values [H, l, w]; zero for an empty history."""
         return self.total / self.mass.masked_fill(self.mass == 0, 1)[..., None]
 
@@ -72,10 +72,10 @@ def merge_states(states: Sequence[PoolState]) -> PoolState:
     if not states:
         raise ArgumentError("states: there is nothing to merge; PoolState.empty is the state of an empty history")
     first = states[0].total
-    for place, state in enumerate(states):
+    for position, state in enumerate(states):
         if state.total.shape != first.shape:
             raise ArgumentError(
-                f"states[{place}].total {shape_of(state.total)} does not fit states[0].total {shape_of(first)}"
+                f"states[{position}].total {shape_of(state.total)} does not fit states[0].total {shape_of(first)}"
             )
     levels = torch.stack([state.level for state in states])
     level = levels.amax(0)

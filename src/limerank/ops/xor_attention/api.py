@@ -56,7 +56,7 @@ def xor_attention(
     """
     if activation not in ACTIVATIONS:
         raise ArgumentError(f"activation: no '{activation}'{did_you_mean(str(activation), ACTIVATIONS)}")
-    check_pool(q_t, k_s, v_s, offsets)
+    _check_pool(q_t, k_s, v_s, offsets)
     if scale is None:
         scale = q_t.shape[-1] ** -0.5
     else:
@@ -141,7 +141,7 @@ def _spread(
     return out_s
 
 
-def check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:
+def _check_pool(q_t: Tensor, k_s: Tensor, v_s: Tensor, offsets: Tensor) -> None:
     """Layouts, dtypes and devices of what links read; values are checked when they are read."""
     check_layout("q_t", q_t, "[B, l, H, a]")
     check_layout("k_s", k_s, "[sum_n, H, a]")

@@ -30,7 +30,7 @@ class Piece:
     count: int
     rows: slice | Tensor
     """The numbers of the real rows."""
-    places: Tensor | None
+    positions: Tensor | None
     """Where the real rows stand in the padded piece, flattened; None when nothing is padded."""
     length: int
     """Rows per user, padding included."""
@@ -43,7 +43,7 @@ class Piece:
     @property
     def plain(self) -> bool:
         """Whether the piece is a stretch of the caller's rows, without padding."""
-        return isinstance(self.rows, slice) and self.places is None
+        return isinstance(self.rows, slice) and self.positions is None
 
     def links_of(self, links: Tensor) -> Tensor:
         """[B, ...] to this piece's [count, ...]."""
@@ -52,9 +52,9 @@ class Piece:
     def rows_of(self, rows: Tensor) -> Tensor:
         """[sum_n, H, w] to this piece's [count, length, H, w]; padding is zero."""
         chosen = rows[self.rows] if isinstance(self.rows, slice) else rows.index_select(0, self.rows)
-        if self.places is not None:
+        if self.positions is not None:
             padded = chosen.new_zeros(self.count * self.length, *chosen.shape[1:])
-            chosen = padded.index_copy_(0, self.places, chosen)
+            chosen = padded.index_copy_(0, self.positions, chosen)
         padded_rows: Tensor = chosen.unflatten(0, (self.count, self.length))
         return padded_rows
 
@@ -64,8 +64,8 @@ class Piece:
             out[self.rows].unflatten(0, (self.count, self.length)).copy_(values)
             return
         flat = values.flatten(0, 1)
-        if self.places is not None:
-            flat = flat.index_select(0, self.places)
+        if self.positions is not None:
+            flat = flat.index_select(0, self.positions)
         if isinstance(self.rows, slice):
             out[self.rows] = flat
         else:
@@ -73,10 +73,10 @@ class Piece:
 
     def real(self, device: torch.device) -> Tensor | None:
         """[count, 1, 1, length], true for real rows; None when all are."""
-        if self.places is None:
+        if self.positions is None:
             return None
         mask = torch.zeros(self.count * self.length, dtype=torch.bool, device=device)
-        mask[self.places] = True
+        mask[self.positions] = True
         return mask.view(self.count, 1, 1, self.length)
 
 
@@ -114,8 +114,8 @@ def _padded(users: Numbers, starts: Numbers, lengths: Numbers, device: torch.dev
     if in_a_row and own[0] == length:
         return Piece(chosen, len(users), slice(first, first + len(users) * length), None, length)
     within = np.arange(int(own.sum())) - np.repeat(np.cumsum(own) - own, own)
-    places = torch.from_numpy(np.repeat(np.arange(len(users)) * length, own) + within).to(device)
+    positions = torch.from_numpy(np.repeat(np.arange(len(users)) * length, own) + within).to(device)
     if in_a_row:
-        return Piece(chosen, len(users), slice(first, first + len(within)), places, length)
+        return Piece(chosen, len(users), slice(first, first + len(within)), positions, length)
     numbers = torch.from_numpy(np.repeat(starts[users], own) + within).to(device)
-    return Piece(chosen, len(users), numbers, places, length)
+    return Piece(chosen, len(users), numbers, positions, length)

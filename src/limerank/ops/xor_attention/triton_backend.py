@@ -127,7 +127,7 @@ def cut(bounds: list[int], longest: int, keys: int | None, device: torch.device)
 
 
 @dataclass(frozen=True)
-class Setting:
+class Call:
     """What all launches of one call share."""
 
     a: int
@@ -167,7 +167,7 @@ class Setting:
         launch(kernel, grid, arguments, work.items, self.plan)
 
     def parts(self, work: Work, *widths: int) -> Tensor:
-        """A place for every item's part of a link-side result."""
+        """Room for every item's part of a link-side result."""
         return torch.empty(
             (len(work.items), self.links, self.heads, *widths), dtype=torch.float32, device=work.items.device
         )
@@ -194,20 +194,20 @@ class Setting:
         return out, lse
 
 
-def launch(kernel: str, grid: tuple[int, ...], arguments: tuple[Any, ...], place: Tensor, chosen: Plan) -> None:
-    """Run one kernel on the device of `place`; a grid without programs is nothing to do."""
+def launch(kernel: str, grid: tuple[int, ...], arguments: tuple[Any, ...], like: Tensor, chosen: Plan) -> None:
+    """Run one kernel on the device of `like`; a grid without programs is nothing to do."""
     from limerank.ops.xor_attention import triton_kernels
 
     if 0 in grid:
         return
-    with torch.cuda.device_of(place):
+    with torch.cuda.device_of(like):
         getattr(triton_kernels, kernel)[grid](*arguments, **chosen.options)
 
 
-def setting(q: Tensor, v: Tensor, links: Tensor, activation: str, scale: float) -> Setting:
+def call_of(q: Tensor, v: Tensor, links: Tensor, activation: str, scale: float) -> Call:
     """From queries and values of any side and a link tensor [B, l, H, width]."""
     a, values, count = q.shape[-1], v.shape[-1], links.shape[1]
-    return Setting(
+    return Call(
         a, values, count, links.shape[2], float(scale), activation == "softmax", plan(a, values, count, q.dtype)
     )
 
@@ -216,7 +216,7 @@ def pool_forward(
     q_t: Tensor, k_s: Tensor, v_s: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Links read the history: out_t [B, l, H, v] and lse_t [B, l, H] (SiLU: [0])."""
-    call = setting(q_t, v_s, q_t, activation, scale)
+    call = call_of(q_t, v_s, q_t, activation, scale)
     work = cut(bounds, call.plan.piece, None, q_t.device)
     inputs = (of_links(q_t), of_history(k_s), of_history(v_s))
     parts = call.parts(work, call.v)
@@ -232,7 +232,7 @@ def spread_forward(
     q_s: Tensor, k_t: Tensor, v_t: Tensor, bounds: list[int], *, activation: str, scale: float
 ) -> tuple[Tensor, Tensor]:
     """History rows read the links: out_s [sum_n, H, v] and lse_s [sum_n, H] (SiLU: [0])."""
-    call = setting(q_s, v_t, k_t, activation, scale)
+    call = call_of(q_s, v_t, k_t, activation, scale)
     work = cut(bounds, call.plan.rows, max(call.links, 1), q_s.device)
     out = torch.empty((len(q_s), call.heads, call.v), dtype=q_s.dtype, device=q_s.device)
     lse = torch.empty((len(q_s), call.heads) if call.softmax else (0,), dtype=torch.float32, device=q_s.device)
@@ -254,7 +254,7 @@ def pool_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `pool_forward`: d_q_t, d_k_s, d_v_s."""
-    call = setting(q_t, v_s, q_t, activation, scale)
+    call = call_of(q_t, v_s, q_t, activation, scale)
     pieces, blocks = (cut(bounds, longest, None, q_t.device) for longest in (call.plan.piece, call.plan.rows))
     saved = (of_links(out_t), of_links(lse_t)) if call.softmax else (None, None)
     inputs = (of_links(d_out_t), of_links(q_t), of_history(k_s), of_history(v_s), *saved)
@@ -278,7 +278,7 @@ def spread_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `spread_forward`: d_q_s, d_k_t, d_v_t."""
-    call = setting(q_s, v_t, k_t, activation, scale)
+    call = call_of(q_s, v_t, k_t, activation, scale)
     keys = max(call.links, 1)
     pieces, blocks = (cut(bounds, longest, keys, q_s.device) for longest in (call.plan.piece, call.plan.rows))
     saved = (of_history(out_s), of_history(lse_s)) if call.softmax else (None, None)

@@ -60,8 +60,8 @@ def load_tile(
     """[rows, block] of one user and head."""
     columns = tl.arange(0, block)
     base = tensor.pointer + user * tensor.user + head * tensor.head
-    places = base + rows[:, None] * tensor.row + columns[None, :] * tensor.column
-    return tl.load(places, mask=(rows < stop)[:, None] & (columns < width)[None, :], other=0.0)
+    addresses = base + rows[:, None] * tensor.row + columns[None, :] * tensor.column
+    return tl.load(addresses, mask=(rows < stop)[:, None] & (columns < width)[None, :], other=0.0)
 
 
 @triton.jit
@@ -78,15 +78,15 @@ def store_tile(
     """[rows, block] of one user and head, without the padding."""
     columns = tl.arange(0, block)
     base = tensor.pointer + user * tensor.user + head * tensor.head
-    places = base + rows[:, None] * tensor.row + columns[None, :] * tensor.column
-    tl.store(places, tile, mask=(rows < stop)[:, None] & (columns < width)[None, :])
+    addresses = base + rows[:, None] * tensor.row + columns[None, :] * tensor.column
+    tl.store(addresses, tile, mask=(rows < stop)[:, None] & (columns < width)[None, :])
 
 
 @triton.jit
 def load_rows(tensor: Strided, user: tl.tensor, rows: tl.tensor, stop: tl.tensor, head: tl.tensor) -> tl.tensor:
     """[rows] of one user and head: one number per row."""
-    places = tensor.pointer + user * tensor.user + head * tensor.head + rows * tensor.row
-    return tl.load(places, mask=rows < stop, other=0.0)
+    addresses = tensor.pointer + user * tensor.user + head * tensor.head + rows * tensor.row
+    return tl.load(addresses, mask=rows < stop, other=0.0)
 
 
 @triton.jit
@@ -94,8 +94,8 @@ def store_rows(
     tensor: Strided, user: tl.tensor, rows: tl.tensor, stop: tl.tensor, head: tl.tensor, numbers: tl.tensor
 ) -> None:
     """[rows] of one user and head, without the padding."""
-    places = tensor.pointer + user * tensor.user + head * tensor.head + rows * tensor.row
-    tl.store(places, numbers, mask=rows < stop)
+    addresses = tensor.pointer + user * tensor.user + head * tensor.head + rows * tensor.row
+    tl.store(addresses, numbers, mask=rows < stop)
 
 
 @triton.jit

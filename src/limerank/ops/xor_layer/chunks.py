@@ -158,5 +158,5 @@ class ProjectedChunks(Chunks):
 
     def pooled(self, history: int) -> Tensor:
         """The sums of values, normalized."""
-        read = self.state.finalise() if self.softmax else self.state.total / max(history, 1)
+        read = self.state.finalize() if self.softmax else self.state.total / max(history, 1)
         return read.transpose(0, 1).flatten(1)

@@ -1,6 +1,7 @@
 """The user stage as a `torch.export` program: one request, a history of any length, no Python in it.
 
-    program = export_user_stage(ranker, inputs)
+    inputs, _ = engine.user_inputs("u42", {})                              # an example that has a history
+    program = export_user_stage(engine.ranker, inputs)
     torch.export.save(program, "user-stage.pt2")
     state = torch.export.load("user-stage.pt2").module()(other_inputs)     # a UserState
 

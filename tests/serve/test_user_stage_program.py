@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +17,16 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError
 from limerank.models import Ranker, UserState, build_ranker
-from limerank.models.export import export_user_stage
+from limerank.serve.engine import Engine
+from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/serve-a-ranking.md"
 
 
 def assert_same(got: UserState, expected: UserState) -> None:
     assert isinstance(got, UserState)
-    torch.testing.assert_close((got.memory, got.share), (expected.memory, expected.share), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close((got.memory, got.head_part), (expected.memory, expected.head_part), rtol=1e-5, atol=1e-5)
     assert (got.offsets is None) == (expected.offsets is None)
     if got.offsets is not None and expected.offsets is not None:
         assert torch.equal(got.offsets, expected.offsets)
@@ -65,3 +71,14 @@ def test_times_are_free_too() -> None:
     inputs = random_request(BUILT_IN, 11, seed=1)
     with torch.no_grad():
         torch.testing.assert_close(program.module()(inputs).memory, ranker.encode_user(inputs).memory)
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor found")
+def test_the_how_to_runs_as_it_stands(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the engine that its first lines open, and users and devices of the simulated log."""
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "torch.export" in b)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"engine": engine}
+    exec(block, names)
+    with torch.no_grad():
+        assert_same(names["state"], engine.ranker.encode_user(names["other"]))
