@@ -61,7 +61,7 @@ def publish(
     dataset = prepare(raw, out, overwrite=overwrite, progress=progress)
     compared = compare(dataset) if compare is not None else []
     one_class = [problem for task in count_labels(dataset) if (problem := task.problem())]
-    notes = [*dataset.with_places(dataset.manifest.notes), *one_class]
+    notes = [*dataset.with_paths(dataset.manifest.notes), *one_class]
     facts: dict[str, Any] = {
         "dataset": str(out),
         "fingerprint": dataset.fingerprint,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from limerank.data.draft.columns import ColumnFacts
 from limerank.data.draft.roles import Decision, Label
-from limerank.data.raw.bad_rows import MOST_BAD_SHARE
+from limerank.data.raw.bad_rows import MOST_BAD_FRACTION
 from limerank.data.raw.location import shown
 from limerank.data.sources.table.files import Dialect
 from limerank.schema import TimeUnit
@@ -17,7 +17,7 @@ from limerank.schema import TimeUnit
 
 def is_rare(rows: NDArray[np.bool_]) -> bool:
     """Whether these rows are few enough of all for `prepare` to drop them."""
-    return int(rows.sum()) <= MOST_BAD_SHARE * len(rows)
+    return int(rows.sum()) <= MOST_BAD_FRACTION * len(rows)
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Oddity:
     @property
     def text(self) -> str:
         """`looks like seconds, except line 522: 'yesterday'`."""
-        place = f"{self.first}, where it is empty" if self.value is None else f"{self.first}: {shown(self.value)}"
+        first = f"{self.first}, where it is empty" if self.value is None else f"{self.first}: {shown(self.value)}"
         if not is_rare(self.rows):
-            return f"{self.problem} in {self.count:,} rows, which prepare refuses (first {place})"
-        return f"looks like {self.looks_like}, except {f'{self.count:,} rows, first ' if self.count > 1 else ''}{place}"
+            return f"{self.problem} in {self.count:,} rows, which prepare refuses (first {first})"
+        return f"looks like {self.looks_like}, except {f'{self.count:,} rows, first ' if self.count > 1 else ''}{first}"
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def time_candidates(columns: Sequence[ColumnFacts]) -> list[tuple[ColumnFacts, T
         exact = "".join(words_of(facts.name)) in TIME_NAMES
         named = exact or bool(words & TIME_WORDS)
         unit = epoch_unit(facts, nearly=named)
-        if facts.looks is Looks.MOMENT:
+        if facts.looks is Looks.TIME:
             stored_as_text = facts.stored == pl.String
             found.append((4 + named + exact, facts, TimeUnit.ISO if stored_as_text else TimeUnit.MILLISECONDS, ""))
         elif unit is not None and facts.distinct > 1:
@@ -221,9 +221,7 @@ def is_outcome(facts: ColumnFacts) -> bool:
 
 def is_time(facts: ColumnFacts) -> bool:
     """Whether a column is a time by its type, or by its name and the size of its numbers."""
-    return facts.looks is Looks.MOMENT or bool(
-        set(words_of(facts.name)) & TIME_WORDS and epoch_unit(facts, nearly=True)
-    )
+    return facts.looks is Looks.TIME or bool(set(words_of(facts.name)) & TIME_WORDS and epoch_unit(facts, nearly=True))
 
 
 def useless(facts: ColumnFacts, time: pl.Series | None) -> str:

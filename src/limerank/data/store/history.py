@@ -87,17 +87,17 @@ class HistoryIndex:
         left = np.full(len(user), min(most, self.limit), dtype=np.int64)
         starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         ends = np.empty_like(starts)
-        for place in reversed(range(len(self._user_offsets))):
-            offsets, base = self._user_offsets[place], self._first_event[place]
+        for number in reversed(range(len(self._user_offsets))):
+            offsets, base = self._user_offsets[number], self._first_event[number]
             there = np.minimum(user, len(offsets) - 2).astype(np.int64)  # users of later segments have no events here
             start = offsets[there].astype(np.int64) + base
             end = np.where(user < len(offsets) - 1, offsets[there + 1].astype(np.int64) + base, start)
-            end = np.where(segment > place, end, start)
+            end = np.where(segment > number, end, start)
             if own_end is not None:
-                end = np.where(segment == place, own_end, end)
-            starts[:, place] = np.maximum(start, end - left)
-            ends[:, place] = end
-            left -= end - starts[:, place]
+                end = np.where(segment == number, own_end, end)
+            starts[:, number] = np.maximum(start, end - left)
+            ends[:, number] = end
+            left -= end - starts[:, number]
         return starts, ends
 
 
