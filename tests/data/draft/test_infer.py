@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from limerank.data.build.prepare import prepare
-from limerank.data.draft.draft import Draft
+from limerank.data.draft.decisions import Draft
 from limerank.data.draft.infer import infer
 from limerank.data.draft.yaml_text import render
 from limerank.data.raw.log import RawLog

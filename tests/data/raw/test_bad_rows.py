@@ -15,7 +15,7 @@ from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
 from limerank.data.describe.checks import Level, run_checks
 from limerank.data.raw import log as raw_module
-from limerank.data.raw.bad_rows import MOST_BAD_FRACTION
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION
 from limerank.data.sources.table import files as table_files
 from limerank.data.sources.table import rows as table_rows
 from limerank.data.sources.table.read import read_more_events, read_table_log

@@ -16,9 +16,9 @@ from limerank.data.build.dictionary import Codes, Dictionary
 from limerank.data.build.first_seen import FirstSeen
 from limerank.data.build.histories import history_source
 from limerank.data.raw import columns
-from limerank.data.raw.bad_rows import MOST_BAD_FRACTION, SetAside
 from limerank.data.raw.location import BadValuesError, Location
 from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION, SetAside
 from limerank.data.store.encoders import hash_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar

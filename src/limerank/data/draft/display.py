@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, words_of
 from limerank.data.draft.entities import Entities, agreement
 from limerank.data.draft.roles import HARDLY_SHARED, NEARLY_UNIQUE, SAME
 from limerank.data.draft.words import DISPLAY_ORDER, ITEM_NOUNS

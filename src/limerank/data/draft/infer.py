@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.draft.decisions import Chosen, Decision, Draft
 from limerank.data.draft.display import find_display
-from limerank.data.draft.draft import Chosen, Draft
 from limerank.data.draft.entities import Entities
-from limerank.data.draft.odd import facts_of_table_column, odd_rows
+from limerank.data.draft.odd_rows import facts_of_table_column, odd_rows
 from limerank.data.draft.refused import refused_times, with_oddities
 from limerank.data.draft.roles import (
-    Decision,
     agreements,
     find_labels,
     id_candidates,
@@ -29,7 +28,7 @@ from limerank.data.draft.roles import (
     useless,
     with_kind,
 )
-from limerank.data.draft.sample import Sample, open_tables, places_of, sample_of
+from limerank.data.draft.sample import Sample, open_tables, paths_of, sample_of
 from limerank.data.draft.words import ITEM_NOUNS, REQUEST_WORDS, USER_NOUNS
 from limerank.data.raw.columns import times
 from limerank.data.raw.location import Location
@@ -55,7 +54,7 @@ class _Given:
 
 def infer(log: str, items: str | None = None, users: str | None = None) -> Draft:
     """Look at a log (file, folder or pattern) and the tables beside it."""
-    paths = places_of(log, items, users)
+    paths = paths_of(log, items, users)
     files, dialect = open_tables(paths)
     sample = sample_of(files["events"])
     frames = {name: load(its_files) for name, its_files in files.items() if name != "events"}

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.draft.columns import ColumnFacts, without_words
-from limerank.data.draft.draft import Draft, Oddity, is_rare
+from limerank.data.draft.column_facts import ColumnFacts, without_words
+from limerank.data.draft.decisions import Draft, Oddity, is_rare
 from limerank.data.draft.sample import Sample
 from limerank.data.raw import columns
 from limerank.data.raw.location import BadValuesError, Location

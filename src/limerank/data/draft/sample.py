@@ -24,7 +24,7 @@ SAMPLE_ROWS = 100_000
 SAMPLE_FILES = 8
 
 
-def places_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
+def paths_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
     """The tables' paths; a folder that holds `events` is a whole log, any other folder holds parts of the events."""
     folder = Path(log)
     given = {"events": log, "items": items, "users": users}

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from limerank.data.draft.draft import Chosen, Draft
-from limerank.data.draft.roles import Decision, Label, safe_name
+from limerank.data.draft.decisions import Chosen, Decision, Draft, Label, safe_name
 from limerank.schema import Kind, TimeUnit
 
 COMMENT_COLUMN = 56

@@ -1,18 +1,62 @@
-"""What was decided about a log that nobody has described yet."""
+"""What is decided about a log that nobody has described yet: of each column, of each key, and in all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.data.draft.columns import ColumnFacts
-from limerank.data.draft.roles import Decision, Label
-from limerank.data.raw.bad_rows import MOST_BAD_FRACTION
+from limerank.data.draft.column_facts import ColumnFacts
 from limerank.data.raw.location import shown
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION
 from limerank.data.sources.table.files import Dialect
-from limerank.schema import TimeUnit
+from limerank.schema import NAME_PATTERN, Kind, Role, TimeUnit
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a column becomes in the description, or why it is left out."""
+
+    facts: ColumnFacts
+    reason: str
+    role: Role | None = None
+    kind: Kind = Kind.CATEGORICAL
+    options: dict[str, Any] = field(default_factory=dict)
+    check: str = ""
+    likely: Role = Role.EVENT
+    """The role to suggest for a column that is left out; of the doubtful ones the one that cannot leak."""
+
+    def left_out(self, reason: str) -> Decision:
+        """The same column, not used."""
+        return Decision(self.facts, reason, likely=self.role or self.likely)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A column that can be learned."""
+
+    facts: ColumnFacts
+    positive_from: float | None
+    positive_rate: float
+    order: int
+    check: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its task."""
+        plain = safe_name(self.facts.name)
+        return plain if self.positive_from is None else f"{plain}_from_{self.positive_from:g}"
+
+
+def safe_name(column: str) -> str:
+    """A column's name as the name of a feature or task."""
+    if re.match(NAME_PATTERN, column):
+        return column
+    cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "_", column).lstrip(".-")
+    return cleaned or "unnamed"
 
 
 def is_rare(rows: NDArray[np.bool_]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, epoch_unit, facts_of, few, without_words, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, epoch_unit, facts_of, few, without_words, words_of
 from limerank.data.draft.roles import is_rating
 from limerank.data.draft.words import AMOUNT_WORDS, LABEL_ORDER, TIME_NAMES, TIME_WORDS
 from limerank.data.raw.columns import WRITTEN_AS_FLOAT, read_iso
