@@ -1,8 +1,8 @@
 """What version 0.1.0 made (tests/fixtures): a dataset, a run and a store, opened today or refused with what to do.
 
-Made by that version itself: `prepare simulated --users 12 --items 16 --topics 3 --sessions 6 --slots 4`, a small
-LIME-MHA whose links are selected from a larger set (`pool`, as it was called), exported; `evaluate.json` and `rank.json`
-are what it printed.
+Made by that version itself: `prepare simulated --users 12 --items 16 --topics 3 --sessions 6 --slots 4`, a LIME-MHA
+whose links are selected from a larger set (`pool`, as it was called), exported; `evaluate.json` and `rank.json` are
+what it printed.
 """
 
 from __future__ import annotations

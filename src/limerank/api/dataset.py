@@ -70,7 +70,7 @@ class Dataset(StoredDataset):
     def notes(self) -> list[str]:
         """What a person should know: what was ignored or set aside while reading, and labels that teach nothing."""
         one_class = [problem for task in count_labels(self) if (problem := task.problem())]
-        return [*self.with_places(self.manifest.notes), *one_class]
+        return [*self.with_paths(self.manifest.notes), *one_class]
 
     def describe(self) -> Description:
         """What is in it, and checks of what usually goes wrong, each PASS, WARN or FAIL."""

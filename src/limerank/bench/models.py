@@ -24,7 +24,7 @@ from torch import Tensor
 from limerank.batch import Candidates, RequestBatch, UserInputs
 from limerank.bench.machine import GEMM_SIZE, copy_gbytes, interleaved_times
 from limerank.bench.made_up import BUILT_IN, random_features, random_items, sized_ranker
-from limerank.data.batches import make_history, share_items
+from limerank.data.batches import distinct_items, make_history
 from limerank.models import RANKERS, Ranker
 from limerank.progress import Progress
 
@@ -126,7 +126,7 @@ def random_batch(requests: int, history: int, candidates: int, seed: int = 0) ->
     catalog = random_items(BUILT_IN, CATALOG, seed)
     catalog.indices[:, 0] = torch.arange(CATALOG)  # every item has an id of its own
     items = draw.choice(CATALOG, requests * history, p=popularity)
-    asked, item_of_candidate = share_items(catalog, draw.choice(CATALOG, requests * candidates, p=popularity))
+    asked, item_of_candidate = distinct_items(catalog, draw.choice(CATALOG, requests * candidates, p=popularity))
     return RequestBatch(
         UserInputs(
             random_features(BUILT_IN.user, requests, generator),

@@ -98,7 +98,7 @@ def _facts(
         "from": time_text(addition.first_time),
         "to": time_text(addition.last_time),
         "segments": len(after.segments),
-        "notes": after.with_places(addition.notes),
+        "notes": after.with_paths(addition.notes),
     }
 
 

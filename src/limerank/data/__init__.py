@@ -1,1 +1,1 @@
-"""The data room: raw tables -> encoded event log -> request batches."""
+"""The data room: raw tables -> dataset -> request batches."""

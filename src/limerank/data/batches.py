@@ -102,22 +102,22 @@ class RequestLoader:
         return self.history.lengths(requests, self.max_history)
 
     def candidate_rows(self, requests: Ints) -> Ints:
-        """Event-log rows of the candidates of these requests, in batch order."""
+        """Event rows of the candidates of these requests, in batch order."""
         return self._candidates(requests).rows
 
     def assemble(self, requests: Ints) -> RequestBatch:
         """One batch from request numbers."""
         rows = self._candidates(requests)
         labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
-        for place, column in enumerate(self._labels):
-            labels[:, place] = rows.take(column)
-        items, item_of_candidate = share_items(self.dataset.item_table, rows.take(self._item))
+        for task, column in enumerate(self._labels):
+            labels[:, task] = rows.take(column)
+        items, item_of_candidate = distinct_items(self.dataset.item_table, rows.take(self._item))
         candidates = Candidates(items, item_of_candidate, offsets=torch.from_numpy(rows.offsets))
         batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))
         return batch.map(torch.Tensor.pin_memory) if self._pin else batch
 
     def user_inputs(self, requests: Ints) -> UserInputs:
-        """The user side of these requests: features, context and history strictly before each request's moment."""
+        """The user side of these requests: features, context and history strictly before each request's time."""
         rows, offsets = self.history.rows(requests, self.max_history)
         happened, asked = (self.history.time, self._time) if self.with_times else (None, None)
         return UserInputs(
@@ -140,11 +140,11 @@ class RequestLoader:
         if not self.prefetch:
             yield from map(self.assemble, plan)
             return
-        with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as pool:
+        with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as executor:
             waiting: deque[Future[RequestBatch]] = deque()
             try:
                 for requests in plan:
-                    waiting.append(pool.submit(self.assemble, requests))
+                    waiting.append(executor.submit(self.assemble, requests))
                     if len(waiting) > self.prefetch:
                         yield waiting.popleft().result()
                 while waiting:
@@ -162,7 +162,7 @@ def make_history(
     times: Ints | None = None,
 ) -> History:
     """A batch's history from item-table rows, encoded event features and times; items are held once each."""
-    items, item_of_event = share_items(item_table, item_rows)
+    items, item_of_event = distinct_items(item_table, item_rows)
     return History(
         items,
         item_of_event,
@@ -172,28 +172,28 @@ def make_history(
     )
 
 
-def share_items(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:
-    """Each item of `rows` once, and the place of each row among them.
+def distinct_items(table: Features, rows: NDArray[np.integer]) -> tuple[Features, torch.Tensor]:
+    """Each item of `rows` once, and the position of each row among them.
 
-    A table that is much smaller than the rows is shared as it is: finding out which of it occurs would cost more.
+    A table that is much smaller than the rows is taken as it is: finding out which of it occurs would cost more.
     """
     rows = rows.astype(np.int64)
     if len(table) * WHOLE_TABLE_FACTOR < len(rows):
         return table, torch.from_numpy(rows)
     if len(table) > SORTING_FACTOR * len(rows):
-        distinct, place = np.unique(rows, return_inverse=True)
+        distinct, position = np.unique(rows, return_inverse=True)
     else:
         present = np.zeros(len(table), dtype=bool)
         present[rows] = True
         distinct = np.flatnonzero(present)
-        place_of_row = np.empty(len(table), dtype=np.int64)
-        place_of_row[distinct] = np.arange(len(distinct))
-        place = place_of_row[rows]
-    return table.take(torch.from_numpy(distinct)), torch.from_numpy(place)
+        position_of_row = np.empty(len(table), dtype=np.int64)
+        position_of_row[distinct] = np.arange(len(distinct))
+        position = position_of_row[rows]
+    return table.take(torch.from_numpy(distinct)), torch.from_numpy(position)
 
 
 def _stack(columns: Sequence[NDArray[np.integer]], length: int) -> Features:
     indices = np.empty((length, len(columns)), dtype=np.int64)
-    for place, column in enumerate(columns):
-        indices[:, place] = column
+    for number, column in enumerate(columns):
+        indices[:, number] = column
     return Features(torch.from_numpy(indices))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Candidates, Features, RequestBatch, UserInputs
-from limerank.data.batches import make_history, share_items
+from limerank.data.batches import distinct_items, make_history
 from limerank.data.build.entities import encoded_features, read_table
 from limerank.data.raw import columns
 from limerank.data.raw.columns import ID
@@ -69,7 +69,7 @@ class NewRows:
 
     def _assemble(self, bounds: Ints, max_history: int, with_times: bool) -> RequestBatch:
         rows, heads = self.order[bounds[0] : bounds[-1]], self.order[bounds[:-1]]
-        items, item_of_candidate = share_items(self.item.table, self.item.row[rows])
+        items, item_of_candidate = distinct_items(self.item.table, self.item.row[rows])
         labels = torch.zeros(len(rows), len(self.dataset.schema.tasks))
         candidates = Candidates(items, item_of_candidate, torch.from_numpy(bounds - bounds[0]))
         return RequestBatch(self._user_inputs(heads, max_history, with_times), candidates, labels)

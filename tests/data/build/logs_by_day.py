@@ -29,7 +29,7 @@ Row = tuple[str, str, int, int]
 
 
 def days_of(rows: list[Row]) -> list[pl.DataFrame]:
-    """Rows of (user, item, moment, click) by day; every day has at least one event."""
+    """Rows of (user, item, time, click) by day; every day has at least one event."""
     events = pl.DataFrame(rows, schema=["user_id", "item_id", "time", "click"], orient="row").with_columns(
         color=pl.col("item_id") + "-ish",
         words=pl.concat_list("item_id", pl.lit("x")),

@@ -12,7 +12,7 @@ from limerank.splits import NO_PART, Part
 
 
 def snapshot(dataset: StoredDataset, max_history: int = 1000) -> list[Any]:
-    """Per request, sorted: user, moment, part, context, user features, candidates with labels, and the history."""
+    """Per request, sorted: user, time, part, context, user features, candidates with labels, and the history."""
     loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=max_history)
     start = dataset.column("requests/start").astype(np.int64)
     item, time = dataset.column("events/item"), dataset.column("events/time")

@@ -44,8 +44,8 @@ events_of_days = st.lists(
 
 def test_events_of_one_moment_keep_their_order(tmp_path: Path) -> None:
     """Whether an item is old or new to the dataset decides nothing: 'a' stands before 's' either way."""
-    moments = [("s", 1), ("s", 10), ("a", 10), ("s", 11)]
-    days = days_of(every_day([("ann", item, day * DAY, 1) for item, day in moments]))
+    item_days = [("s", 1), ("s", 10), ("a", 10), ("s", 11)]
+    days = days_of(every_day([("ann", item, day * DAY, 1) for item, day in item_days]))
     grown = prepare(raw_of(*days[:5]), tmp_path / "grown")
     for day in days[5:]:
         grown = append(grown.path, raw_of(day))

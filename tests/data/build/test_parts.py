@@ -30,10 +30,10 @@ def requests_of(rows: list[tuple[int, int]], size: list[int] | None = None, name
     )
 
 
-moments = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), min_size=20, max_size=80, unique=True)
+users_and_times = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), min_size=20, max_size=80, unique=True)
 
 
-@given(moments, st.floats(0.1, 0.3), st.floats(0.1, 0.3))
+@given(users_and_times, st.floats(0.1, 0.3), st.floats(0.1, 0.3))
 def test_global_time_never_cuts_a_moment_and_keeps_the_order(
     rows: list[tuple[int, int]], validation: float, test: float
 ) -> None:
@@ -70,7 +70,7 @@ def test_days_literally_as_the_paper_says() -> None:
         assign(Days(train_days=30, test_days=2), requests)
 
 
-@given(moments, st.integers(1, 3), st.integers(1, 3), st.data())
+@given(users_and_times, st.integers(1, 3), st.integers(1, 3), st.data())
 def test_last_events_of_each_user(rows: list[tuple[int, int]], validation: int, test: int, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=len(rows), max_size=len(rows)))
     requests = requests_of(rows, sizes)

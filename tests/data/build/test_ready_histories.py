@@ -30,7 +30,7 @@ SCHEMA = Schema(
         Feature(name="price", role=Role.ITEM, kind=Kind.CONTINUOUS, buckets=3),
         Feature(name="did", role=Role.EVENT),
         Feature(name="seconds", role=Role.EVENT, kind=Kind.CONTINUOUS, buckets=2),
-        Feature(name="place", role=Role.CONTEXT),
+        Feature(name="spot", role=Role.CONTEXT),
     ),
     tasks=(Task(name="click"),),
     split=ByColumn(column="part"),
@@ -49,13 +49,13 @@ def raw_of(events: pl.DataFrame, schema: Schema = SCHEMA, users: pl.DataFrame | 
     )
 
 
-def row(user: str, item: str, history: list[str], part: str, place: str = "top", click: int = 0) -> dict[str, Any]:
+def row(user: str, item: str, history: list[str], part: str, spot: str = "top", click: int = 0) -> dict[str, Any]:
     return {
         "user_id": user,
         "item_id": item,
         "kind": f"k{item[-1]}",
         "price": float(len(item)),
-        "place": place,
+        "spot": spot,
         "click": click,
         "part": part,
         "kinds": "^".join(history),
@@ -67,7 +67,7 @@ def row(user: str, item: str, history: list[str], part: str, place: str = "top",
 ROWS = [
     row("ann", "i1", ["k1", "k2"], "train", click=1),
     row("ann", "i2", ["k1", "k2"], "train"),
-    row("ann", "i3", ["k1", "k2"], "train", place="side"),
+    row("ann", "i3", ["k1", "k2"], "train", spot="side"),
     row("ann", "i3", ["k1", "k2", "k9"], "test"),
     row("bob", "i1", ["k1", "k2"], "train"),
     row("bob", "i22", [], "test", click=1),
@@ -87,13 +87,13 @@ def decoded(dataset: StoredDataset) -> list[Any]:
             dataset.encoders.item[kind].decode(int(index.table.indices[int(i), kind])) for i in rows.take(index.item)
         ]
         dids = [dataset.encoders.event[0].decode(int(i)) for i in rows.take(index.events[0])]
-        for place in range(int(start[request]), int(start[request + 1])):
+        for event in range(int(start[request]), int(start[request + 1])):
             found.append(
                 (
                     dataset.user_ids[int(dataset.column("requests/user")[request])],
-                    dataset.item_ids[int(dataset.column("events/item")[place])],
+                    dataset.item_ids[int(dataset.column("events/item")[event])],
                     tuple(zip(kinds, dids, strict=True)),
-                    int(dataset.column("events/label.click")[place]),
+                    int(dataset.column("events/label.click")[event]),
                 )
             )
     return sorted(found)
@@ -285,14 +285,14 @@ def test_the_latest_history_is_exported_when_there_are_times(tmp_path: Path) -> 
             {
                 **row("ann", "i1", [], "train", click=n % 2),
                 "past": past,
-                "when": n,
+                "at": n,
                 "dids": "^".join(["see"] * len(past.split("^"))),
                 "times": "^".join(["1"] * len(past.split("^"))),
             }
             for n, past in enumerate(pasts)
         ]
     )
-    dataset = prepare(by_id(events, time="when", split=LastEvents()), tmp_path / "d")
+    dataset = prepare(by_id(events, time="at", split=LastEvents()), tmp_path / "d")
     index = HistoryIndex(dataset)
     rows, offsets = index.rows_of_users(10)
     ann = dataset.user_ids.to_list().index("ann")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from limerank.data.build.prepare import prepare
-from limerank.data.draft.draft import Draft
+from limerank.data.draft.decisions import Draft
 from limerank.data.draft.infer import infer
 from limerank.data.draft.yaml_text import render
 from limerank.data.raw.log import RawLog
@@ -87,8 +87,8 @@ def test_the_simulated_log_is_understood_and_prepares(raw_log: RawLog, tmp_path:
     assert found == expected | {"long_view": ("event", "categorical")}
     assert description["tasks"] == [{"name": "click"}]
     assert "left out: looks like a probability" in line_of(lines, "{name: click_probability}")
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert log.manifest.counts["items"] == 200
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert dataset.manifest.counts["items"] == 200
 
 
 def test_a_plain_log_prepares_as_it_stands(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_a_plain_log_prepares_as_it_stands(tmp_path: Path) -> None:
     assert "40 distinct, e.g." in line_of(lines, "item_id: item_id")
     assert "2023-11-14 to 2023-11-19" in line_of(lines, "time: timestamp")
     assert "request_id" not in description
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert log.manifest.counts["events"] == EVENTS.height
-    assert log.manifest.counts["requests"] == REQUESTS
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert dataset.manifest.counts["events"] == EVENTS.height
+    assert dataset.manifest.counts["requests"] == REQUESTS
 
 
-MOMENTS = [datetime.fromtimestamp(second, UTC) for second in EVENTS["timestamp"]]
+TIMES = [datetime.fromtimestamp(second, UTC) for second in EVENTS["timestamp"]]
 
 
 @pytest.mark.parametrize(
@@ -114,25 +114,25 @@ MOMENTS = [datetime.fromtimestamp(second, UTC) for second in EVENTS["timestamp"]
         (EVENTS["timestamp"] * 1000, "ms"),
         (EVENTS["timestamp"] * 1_000_000, "us"),
         (EVENTS["timestamp"] * 1_000_000_000, "ns"),
-        (pl.Series([f"{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in MOMENTS]), "iso"),
-        (pl.Series([f"{moment:%Y-%m-%d %H:%M:%S.%f}" for moment in MOMENTS]), "iso"),
+        (pl.Series([f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in TIMES]), "iso"),
+        (pl.Series([f"{time:%Y-%m-%d %H:%M:%S.%f}" for time in TIMES]), "iso"),
     ],
 )
 def test_units_of_time(tmp_path: Path, times: pl.Series, unit: str) -> None:
     _, description, _ = looked_at(EVENTS.with_columns(times.alias("timestamp")), tmp_path)
     assert description["time_unit"] == unit
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert int(log.column("events/time").min()) // 1000 == START
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert int(dataset.column("events/time").min()) // 1000 == START
 
 
 def test_a_column_of_the_type_datetime(tmp_path: Path) -> None:
-    frame = EVENTS.with_columns(shown_at=pl.Series(MOMENTS).dt.replace_time_zone(None)).drop("timestamp")
+    frame = EVENTS.with_columns(shown_at=pl.Series(TIMES).dt.replace_time_zone(None)).drop("timestamp")
     frame.write_parquet(tmp_path / "log.parquet")
     draft, description, _ = finished(infer(str(tmp_path / "log.parquet")), tmp_path)
     assert draft.todo == ()
     assert description["time"] == "shown_at"
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert int(log.column("events/time").min()) // 1000 == START
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert int(dataset.column("events/time").min()) // 1000 == START
 
 
 def test_small_numbers_called_time_are_doubted(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_columns_that_cannot_help_are_left_out_with_the_reason(tmp_path: Path) -
         nothing=pl.lit(None, pl.String),
         same=pl.lit("x"),
         row=("r" + (number * 7919 % 100_003).cast(pl.String)),
-        date=pl.Series([f"{moment:%Y%m%d}" for moment in MOMENTS]),
+        date=pl.Series([f"{time:%Y%m%d}" for time in TIMES]),
         logged_at=pl.col("timestamp") + 5,
         pctr=pl.Series(NOISE.random(EVENTS.height)),
         broken=pl.Series([1.5, float("inf"), 2.5] * (EVENTS.height // 3)),
@@ -346,8 +346,8 @@ def test_kinds(tmp_path: Path) -> None:
     assert "left out: what people call an item, so it is the display" in line_of(lines, "{name: title}")
     assert "left out: nearly every item has its own" in line_of(lines, "{name: subtitle, role: item}")
     assert "empty in 33.3% of rows" in line_of(lines, "{name: size")
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    by_name = {encoder.name: encoder for encoder in log.encoders.of(Role.ITEM)}
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    by_name = {encoder.name: encoder for encoder in dataset.encoders.of(Role.ITEM)}
     assert by_name["genres"].size == 2 + 3
     assert by_name["embedding"].size == 3
 
@@ -457,8 +457,8 @@ def test_a_log_whose_users_come_one_after_the_other_is_split_per_user(tmp_path: 
     _, description, lines = looked_at(order, tmp_path)
     assert description["split"] == {"protocol": "last_fraction"}
     assert "CHECK: not by time, because in the last 10 % by time" in line_of(lines, "split:")
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert set(np.unique(log.column("requests/part")).tolist()) >= {0, 1, 2}
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert set(np.unique(dataset.column("requests/part")).tolist()) >= {0, 1, 2}
 
 
 def test_several_files_are_sampled_evenly_and_written_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,9 +508,9 @@ def test_movielens(tmp_path: Path) -> None:
         "separator": " ",
     }
     assert "movie_title" not in features(description)
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert log.manifest.counts["events"] == 100_000
-    assert log.column("events/label.rating_from_4")[:].mean() == pytest.approx(0.554, abs=0.001)
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert dataset.manifest.counts["events"] == 100_000
+    assert dataset.column("events/label.rating_from_4")[:].mean() == pytest.approx(0.554, abs=0.001)
 
 
 @needs_kuairand
@@ -529,8 +529,8 @@ def test_kuairand(tmp_path: Path) -> None:
     assert found["follow_user_num_range"]["role"] == "user"
     assert "left out: only grows with time" in line_of(lines, "{name: date}")
     assert description["split"]["protocol"] == "global_time"
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert log.manifest.counts["events"] == 41_828
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    assert dataset.manifest.counts["events"] == 41_828
 
 
 def test_a_folder_of_different_tables_is_not_a_log(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from limerank.data.build.prepare import prepare
-from limerank.data.draft.draft import Draft
+from limerank.data.draft.decisions import Draft
 from limerank.data.draft.infer import infer
 from limerank.data.draft.yaml_text import render
 from limerank.data.sources.table.read import read_table_log
@@ -65,8 +65,8 @@ def prepares(text: str, folder: Path) -> int:
     return prepare(read_table_log(folder / "dataset.yaml"), folder / "d").manifest.counts["events"]
 
 
-MOMENTS = pl.from_epoch(pl.Series("timestamp", START + np.repeat(np.arange(REQUESTS), SLOTS) * 3600))
-ISO = MOMENTS.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+TIMES = pl.from_epoch(pl.Series("timestamp", START + np.repeat(np.arange(REQUESTS), SLOTS) * 3600))
+ISO = TIMES.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 RATINGS = np.random.default_rng(8).integers(1, 6, ROWS)
 
@@ -148,7 +148,7 @@ def test_lines_and_files_are_those_of_an_editor(tmp_path: Path) -> None:
 
 def test_rows_of_parquet_and_times_that_are_stored_as_such(tmp_path: Path) -> None:
     log = clean_log().with_columns(
-        pl.when(pl.int_range(pl.len()) != ROW).then(MOMENTS).alias("timestamp"), pl.col("click").cast(pl.Int8)
+        pl.when(pl.int_range(pl.len()) != ROW).then(TIMES).alias("timestamp"), pl.col("click").cast(pl.Int8)
     )
     log.write_parquet(tmp_path / "log.parquet")
     draft = infer(str(tmp_path / "log.parquet"))
@@ -246,8 +246,8 @@ def test_a_title_in_the_events_is_the_display(tmp_path: Path, name: str) -> None
     assert f"# - {{name: {name}, role: item}}" in text
     assert "left out: what people call an item, so it is the display" in text
     (tmp_path / "dataset.yaml").write_text(text)
-    log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    displays = log.item_displays
+    dataset = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
+    displays = dataset.item_displays
     assert displays is not None
     assert set(displays.to_list()[1:]) == set(TITLES)
     assert draft.display is not None

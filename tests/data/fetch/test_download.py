@@ -287,7 +287,7 @@ def test_too_little_room_is_said_before_the_download(
     class Usage:
         free = 1000
 
-    monkeypatch.setattr("limerank.data.fetch.download.shutil.disk_usage", lambda place: Usage)
+    monkeypatch.setattr("limerank.data.fetch.download.shutil.disk_usage", lambda path: Usage)
     with pytest.raises(UnavailableError, match="1 MB are to come, but only 0 MB are free"):
         download(server.url, tmp_path / "file.bin", md5=None, progress=QUIET, patience=HASTY)
 
@@ -343,15 +343,15 @@ def test_loose_files_stay_where_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..\\evil", "C:/evil"])
 def test_members_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
-    place = tmp_path / "deep" / "place"
-    place.mkdir(parents=True)
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
     for archive in (
-        zipped(place / "a.zip", {"good": b"1", name: b"2"}),
-        tarred(place / "a.tar.gz", {"good": b"1", name: b"2"}),
+        zipped(folder / "a.zip", {"good": b"1", name: b"2"}),
+        tarred(folder / "a.tar.gz", {"good": b"1", name: b"2"}),
     ):
         with pytest.raises(DataError, match="would leave the folder; the archive is refused"):
-            unpack(archive, place / "out", progress=QUIET)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar.gz", "a.zip", "deep", "place"]
+            unpack(archive, folder / "out", progress=QUIET)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar.gz", "a.zip", "deep", "folder"]
 
 
 def test_links_and_doubles_are_refused(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ def test_ids_beyond_32_bits_are_ids_like_others(folder: Path, tmp_path: Path) ->
         lambda t: t.with_columns(user_id=big.gather(pl.select(pl.int_range(t.height) % 4).to_series())),
     )
     edit(folder, "users", lambda t: t.head(4).with_columns(big))
-    log = prepare(read_table_log(folder), tmp_path / "d")
-    assert log.user_ids.to_list() == ["", *sorted(map(str, huge))]
+    dataset = prepare(read_table_log(folder), tmp_path / "d")
+    assert dataset.user_ids.to_list() == ["", *sorted(map(str, huge))]
 
 
 def test_ids_written_as_floats_in_text(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_csv_ids_keep_their_zeros_and_late_letters(tmp_path: Path) -> None:
     events = "".join(f"u{n % 4},{ids[n % 7]},{n},{n % 2}\n" for n in range(60))
     (raw / "events.csv").write_text("user_id,item_id,time,click\n" + events)
     (raw / "dataset.yaml").write_text("features: [{name: kind, role: item}]\ntasks: [{name: click}]\n")
-    log = prepare(read_table_log(raw), tmp_path / "d")
-    assert log.manifest.counts["items"] == 301
-    seen = log.item_table.indices[torch.from_numpy(log.column("events/item").astype("int64")), 0]
+    dataset = prepare(read_table_log(raw), tmp_path / "d")
+    assert dataset.manifest.counts["items"] == 301
+    seen = dataset.item_table.indices[torch.from_numpy(dataset.column("events/item").astype("int64")), 0]
     assert (seen > 1).all()

@@ -15,7 +15,7 @@ from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
 from limerank.data.describe.checks import Level, run_checks
 from limerank.data.raw import log as raw_module
-from limerank.data.raw.bad_rows import MOST_BAD_SHARE
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION
 from limerank.data.sources.given import read_given
 from limerank.data.sources.table import files as table_files
 from limerank.data.sources.table import rows as table_rows
@@ -74,9 +74,9 @@ def refusal(folder: Path, **options: Any) -> str:
     return str(caught.value)
 
 
-def set_aside(log: StoredDataset) -> list[dict[str, str]]:
-    (bad,) = log.manifest.bad_rows
-    with log.path_of(bad).open(newline="") as handle:
+def set_aside(dataset: StoredDataset) -> list[dict[str, str]]:
+    (bad,) = dataset.manifest.bad_rows
+    with dataset.path_of(bad).open(newline="") as handle:
         return list(csv.DictReader(handle))
 
 
@@ -202,10 +202,10 @@ def test_many_bad_values_are_a_wrong_description(tmp_path: Path) -> None:
 
 def test_bad_rows_are_dropped_counted_and_kept(tmp_path: Path) -> None:
     lines = damaged((20, "time", "yesterday"), (5, "click", "x"), (6, "click", "x"), (7, "watched", "x"))
-    log = prepared(tmp_path, lines, on_bad_rows="drop")
-    assert log.manifest.counts["events"] == ROWS - 4
-    assert log.manifest.dropped == {"events": 0}, "these are events of rare items and users"
-    (bad,) = log.manifest.bad_rows
+    dataset = prepared(tmp_path, lines, on_bad_rows="drop")
+    assert dataset.manifest.counts["events"] == ROWS - 4
+    assert dataset.manifest.dropped == {"events": 0}, "these are events of rare items and users"
+    (bad,) = dataset.manifest.bad_rows
     assert bad.rows == 4
     assert counted(bad) == {
         ("time", "is not a number"): 1,
@@ -215,8 +215,8 @@ def test_bad_rows_are_dropped_counted_and_kept(tmp_path: Path) -> None:
     source = str(tmp_path / "raw/events.csv")
     assert bad.first == f"{source} line 7: 'x'"
     assert bad.text.startswith("dropped 4 rows: 2 'click' is not a number, 1 'time' is not a number, 1 'watched' ")
-    assert bad.text in log.manifest.notes
-    aside = set_aside(log)
+    assert bad.text in dataset.manifest.notes
+    aside = set_aside(dataset)
     assert [(row["line"], row["column"]) for row in aside] == [
         ("7", "click"),
         ("8", "click"),
@@ -231,35 +231,40 @@ def test_bad_rows_are_dropped_counted_and_kept(tmp_path: Path) -> None:
 def test_what_is_left_is_the_log_without_these_rows(tmp_path: Path, column: str, value: str, problem: str) -> None:
     """Bit for bit the columns of a log that never had them, whatever is wrong with them."""
     bad = (4, 20, 59)
-    log = prepared(tmp_path, damaged(*((n, column, value) for n in bad)), on_bad_rows="drop")
+    dataset = prepared(tmp_path, damaged(*((n, column, value) for n in bad)), on_bad_rows="drop")
     clean = prepare(
         read_table_log(write(tmp_path / "clean", [row for n, row in enumerate(rows()) if n not in bad])), tmp_path / "c"
     )
-    assert counted(log.manifest.bad_rows[0]) == {(column, problem): 3}
-    kept = {record.path: record.sha256 for record in log.manifest.files if "bad_rows" not in record.path}
+    assert counted(dataset.manifest.bad_rows[0]) == {(column, problem): 3}
+    kept = {record.path: record.sha256 for record in dataset.manifest.files if "bad_rows" not in record.path}
     assert kept == {record.path: record.sha256 for record in clean.manifest.files}
-    assert (log.manifest.first_time, log.manifest.last_time) == (clean.manifest.first_time, clean.manifest.last_time)
+    assert (dataset.manifest.first_time, dataset.manifest.last_time) == (
+        clean.manifest.first_time,
+        clean.manifest.last_time,
+    )
 
 
 def test_a_row_with_several_problems_is_dropped_once(tmp_path: Path) -> None:
-    log = prepared(tmp_path, damaged((20, "time", "x"), (20, "click", "x"), (20, "user_id", "")), on_bad_rows="drop")
-    assert log.manifest.bad_rows[0].rows == 1
-    assert len(set_aside(log)) == 1
+    dataset = prepared(
+        tmp_path, damaged((20, "time", "x"), (20, "click", "x"), (20, "user_id", "")), on_bad_rows="drop"
+    )
+    assert dataset.manifest.bad_rows[0].rows == 1
+    assert len(set_aside(dataset)) == 1
 
 
 def test_a_log_without_bad_rows_says_nothing_of_them(tmp_path: Path) -> None:
-    log = prepared(tmp_path, rows(), on_bad_rows="drop")
-    assert log.manifest.bad_rows == []
-    assert not list(log.path.rglob("bad_rows*"))
-    assert not [check for check in run_checks(log) if check.name == "bad rows"]
+    dataset = prepared(tmp_path, rows(), on_bad_rows="drop")
+    assert dataset.manifest.bad_rows == []
+    assert not list(dataset.path.rglob("bad_rows*"))
+    assert not [check for check in run_checks(dataset) if check.name == "bad rows"]
 
 
 def test_describe_warns(tmp_path: Path) -> None:
-    log = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
-    (check,) = [check for check in run_checks(log) if check.name == "bad rows"]
+    dataset = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
+    (check,) = [check for check in run_checks(dataset) if check.name == "bad rows"]
     assert check.level is Level.WARN
     assert check.text.startswith("dropped 1 row: 1 'time' is not a number (first: ")
-    assert check.text.endswith(f"they are in {log.path / 'segments/0000/bad_rows.0000.csv'}")
+    assert check.text.endswith(f"they are in {dataset.path / 'segments/0000/bad_rows.0000.csv'}")
 
 
 def test_where_the_rows_came_from_does_not_change_the_dataset(tmp_path: Path) -> None:
@@ -274,7 +279,7 @@ def test_where_the_rows_came_from_does_not_change_the_dataset(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("bad", "is_refused"), [(6, False), (7, True)])
 def test_more_than_a_tenth_is_refused(tmp_path: Path, bad: int, is_refused: bool) -> None:
-    assert MOST_BAD_SHARE * ROWS == 6
+    assert MOST_BAD_FRACTION * ROWS == 6
     lines = damaged(*((n, "click", "x") for n in range(20, 20 + bad)))
     said = refusal_or_none(tmp_path, lines, on_bad_rows="drop")
     if not is_refused:
@@ -319,9 +324,9 @@ def test_several_files_and_batches(tmp_path: Path, rows_per_batch: int, monkeypa
     write_part(folder / "a.csv", damaged((0, "click", "x"), (29, "click", "x"), of=rows(0, 30)), FIELDS)
     write_part(folder / "b.csv", rows(30, 30), FIELDS)
     write_part(folder / "c.csv", damaged((8, "time", ""), of=rows(60, 30)), [*FIELDS[:-1], "remark"])
-    log = prepare(read_table_log(folder), tmp_path / "d")
-    assert log.manifest.counts["events"] == 87
-    aside = [(Path(row["file"]).name, row["line"], row["note"], row["remark"]) for row in set_aside(log)]
+    dataset = prepare(read_table_log(folder), tmp_path / "d")
+    assert dataset.manifest.counts["events"] == 87
+    aside = [(Path(row["file"]).name, row["line"], row["note"], row["remark"]) for row in set_aside(dataset)]
     assert aside == [("a.csv", "2", "note 0", ""), ("a.csv", "31", "note 29", ""), ("c.csv", "10", "", "note 68")]
 
 
@@ -332,8 +337,8 @@ def write_part(path: Path, lines: list[list[str]], header: list[str]) -> None:
 def test_own_columns_give_way_to_those_of_the_log(tmp_path: Path) -> None:
     folder = write(tmp_path / "raw", [], on_bad_rows="drop")
     write_part(folder / "events.csv", damaged((20, "click", "x")), [*FIELDS[:-1], "line"])
-    log = prepare(read_table_log(folder), tmp_path / "d")
-    (row,) = set_aside(log)
+    dataset = prepare(read_table_log(folder), tmp_path / "d")
+    (row,) = set_aside(dataset)
     assert (row["line_"], row["line"]) == ("22", "note 20")
 
 
@@ -351,9 +356,9 @@ def test_mended_rows_are_read_as_the_log_was(tmp_path: Path, separator: str, quo
         tmp_path / "raw", [], on_bad_rows="drop", tables={"separator": separator, "quote": quote, "events": "log.csv"}
     )
     (folder / "log.csv").write_text("\n".join(separator.join(row) for row in [FIELDS, *lines]) + "\n")
-    log = prepare(read_table_log(folder), tmp_path / "d")
-    assert log.manifest.counts["events"] == ROWS - 2
-    aside = log.path_of(log.manifest.bad_rows[0])
+    dataset = prepare(read_table_log(folder), tmp_path / "d")
+    assert dataset.manifest.counts["events"] == ROWS - 2
+    aside = dataset.path_of(dataset.manifest.bad_rows[0])
     mended = aside.read_text().replace(f"{separator}x{separator}", f"{separator}1{separator}")
     (folder / "mended.csv").write_text(mended)
     whole = yaml.safe_load((folder / "dataset.yaml").read_text())
@@ -375,8 +380,8 @@ def test_parquet_rows_are_set_aside_as_text(tmp_path: Path) -> None:
         pl.concat_list(pl.lit("a"), pl.lit("b")).alias("tags"),
     )
     frame.write_parquet(folder / "events.parquet")
-    log = prepare(read_table_log(folder), tmp_path / "d")
-    (row,) = set_aside(log)
+    dataset = prepare(read_table_log(folder), tmp_path / "d")
+    (row,) = set_aside(dataset)
     assert (row["line"], row["column"], row["problem"]) == ("21", "click", "is empty, but is a label")
     assert (float(row["time"]), row["tags"], row["click"], row["user_id"]) == (START + 60 * 20, "a;b", "", "u0")
 
@@ -384,41 +389,43 @@ def test_parquet_rows_are_set_aside_as_text(tmp_path: Path) -> None:
 # Appending.
 
 
-def more(log: StoredDataset, folder: Path, day: int, *changes: tuple[int, str, str]) -> StoredDataset:
+def more(dataset: StoredDataset, folder: Path, day: int, *changes: tuple[int, str, str]) -> StoredDataset:
     """Append a day of twenty rows."""
     path = folder / f"day{day}.csv"
     write_part(path, damaged(*changes, of=rows(ROWS + 20 * day, 20)), FIELDS)
-    return append(log.path, read_given([path], None, None, log.schema, csv=log.manifest.origin["csv"], partial=True))
+    return append(
+        dataset.path, read_given([path], None, None, dataset.schema, csv=dataset.manifest.origin["csv"], partial=True)
+    )
 
 
 def test_appended_bad_rows_are_kept_with_their_segment(tmp_path: Path) -> None:
-    log = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
-    log = more(log, tmp_path, 0)
-    log = more(log, tmp_path, 1, (3, "click", "x"))
-    assert [bad.rows for bad in log.manifest.bad_rows] == [1, 1]
-    assert log.manifest.counts["events"] == ROWS - 1 + 20 + 19
-    places = [log.path_of(bad).relative_to(log.path).as_posix() for bad in log.manifest.bad_rows]
-    assert places == ["segments/0000/bad_rows.0000.csv", "segments/0002/bad_rows.0002.csv"]
-    undo(log.path)
-    restored = StoredDataset.open(log.path, check_hashes=True)
+    dataset = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
+    dataset = more(dataset, tmp_path, 0)
+    dataset = more(dataset, tmp_path, 1, (3, "click", "x"))
+    assert [bad.rows for bad in dataset.manifest.bad_rows] == [1, 1]
+    assert dataset.manifest.counts["events"] == ROWS - 1 + 20 + 19
+    paths = [dataset.path_of(bad).relative_to(dataset.path).as_posix() for bad in dataset.manifest.bad_rows]
+    assert paths == ["segments/0000/bad_rows.0000.csv", "segments/0002/bad_rows.0002.csv"]
+    undo(dataset.path)
+    restored = StoredDataset.open(dataset.path, check_hashes=True)
     assert [bad.rows for bad in restored.manifest.bad_rows] == [1]
 
 
 def test_merging_keeps_bad_rows(tmp_path: Path) -> None:
-    log = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
-    first = log.path_of(log.manifest.bad_rows[0]).read_text()
+    dataset = prepared(tmp_path, damaged((20, "time", "yesterday")), on_bad_rows="drop")
+    first = dataset.path_of(dataset.manifest.bad_rows[0]).read_text()
     for day in range(9):
-        log = more(log, tmp_path, day, *([(3, "click", "x")] if day in (2, 7, 8) else []))
-    assert len(log.segments) < 9
-    assert len(log.manifest.bad_rows) == 4
-    assert log.path_of(log.manifest.bad_rows[0]).read_text() == first
-    assert sum(len(log.path_of(bad).read_text().splitlines()) - 1 for bad in log.manifest.bad_rows) == 4
-    StoredDataset.open(log.path, check_hashes=True)
+        dataset = more(dataset, tmp_path, day, *([(3, "click", "x")] if day in (2, 7, 8) else []))
+    assert len(dataset.segments) < 9
+    assert len(dataset.manifest.bad_rows) == 4
+    assert dataset.path_of(dataset.manifest.bad_rows[0]).read_text() == first
+    assert sum(len(dataset.path_of(bad).read_text().splitlines()) - 1 for bad in dataset.manifest.bad_rows) == 4
+    StoredDataset.open(dataset.path, check_hashes=True)
 
 
 def test_a_dataset_that_refuses_says_how_to_append_less(tmp_path: Path) -> None:
     """The description in the dataset counts, so editing dataset.yaml alone would not help."""
-    log = prepared(tmp_path, rows())
+    dataset = prepared(tmp_path, rows())
     with pytest.raises(DataError, match=r"line 5\); .*, or prepare the dataset again with on_bad_rows: drop$"):
-        more(log, tmp_path, 0, (3, "click", "x"))
-    assert StoredDataset.open(log.path).fingerprint == log.fingerprint
+        more(dataset, tmp_path, 0, (3, "click", "x"))
+    assert StoredDataset.open(dataset.path).fingerprint == dataset.fingerprint

@@ -21,30 +21,31 @@ class Row(NamedTuple):
     label: int
 
 
-def decoded_rows(log: StoredDataset, item_features: tuple[str, ...] = ()) -> list[Row]:
+def decoded_rows(dataset: StoredDataset, item_features: tuple[str, ...] = ()) -> list[Row]:
     """Every candidate, sorted. Elements are item ids, or the values of `item_features`; then the event features."""
-    index = HistoryIndex(log)
-    single = [e for e in log.encoders.of(Role.ITEM) if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
-    chosen = [(place, e) for place, e in enumerate(single) if e.name in item_features]
-    starts, users = log.column("requests/start"), log.column("requests/user")
-    (task,) = log.schema.tasks
+    index = HistoryIndex(dataset)
+    single = [e for e in dataset.encoders.of(Role.ITEM) if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
+    chosen = [(column, e) for column, e in enumerate(single) if e.name in item_features]
+    starts, users = dataset.column("requests/start"), dataset.column("requests/user")
+    (task,) = dataset.schema.tasks
     rows: list[Row] = []
-    for request in range(log.manifest.counts["requests"]):
-        places, _ = index.rows(np.array([request]), 10**6)
+    for request in range(dataset.manifest.counts["requests"]):
+        found, _ = index.rows(np.array([request]), 10**6)
         history = []
-        for place in places.rows:
-            row = int(index.item[place])
+        for element in found.rows:
+            row = int(index.item[element])
             known = [e.decode(int(index.table.indices[row, at])) for at, e in chosen]
-            event = [e.decode(int(c[place])) for e, c in zip(log.encoders.of(Role.EVENT), index.events, strict=True)]
-            history.append((*(known if item_features else [log.item_ids[row]]), *event))
+            encoded = zip(dataset.encoders.of(Role.EVENT), index.events, strict=True)
+            event = [encoder.decode(int(values[element])) for encoder, values in encoded]
+            history.append((*(known if item_features else [dataset.item_ids[row]]), *event))
         for event_row in range(int(starts[request]), int(starts[request + 1])):
             rows.append(
                 Row(
-                    int(log.column("requests/part")[request]),
-                    log.user_ids[int(users[request])],
+                    int(dataset.column("requests/part")[request]),
+                    dataset.user_ids[int(users[request])],
                     tuple(history),
-                    log.item_ids[int(log.column("events/item")[event_row])],
-                    int(log.column(f"events/label.{task.name}")[event_row]),
+                    dataset.item_ids[int(dataset.column("events/item")[event_row])],
+                    int(dataset.column(f"events/label.{task.name}")[event_row]),
                 )
             )
     return sorted(rows)

@@ -490,21 +490,21 @@ def selecting_on_test(raw: RawLog) -> RawLog:
 
 def test_prepared_from_the_leaderboards_block(tmp_path: Path) -> None:
     raw = read_fuxictr(write_taobao(tmp_path, TAOBAO.replace("count: 10", "count: 1")))
-    log = prepare(selecting_on_test(raw), tmp_path / "out")
+    dataset = prepare(selecting_on_test(raw), tmp_path / "out")
     both = (("11", "21", "1"), ("12", "22", "4"))
-    assert decoded_rows(log, ("cate_id", "brand")) == [
+    assert decoded_rows(dataset, ("cate_id", "brand")) == [
         (0, "u1", both, "a1", 0),
         (0, "u1", both, "a2", 1),
         (0, "u2", (), "a1", 0),
         (2, "u2", (("11", "21", "1"),), "a2", 1),
     ]
-    assert log.manifest.origin["source"] == "fuxictr"
+    assert dataset.manifest.origin["source"] == "fuxictr"
 
 
 def test_prepared_from_longctr(tmp_path: Path) -> None:
     """The history of a row is the beginning of its user's full sequence, as long as seq_len says."""
-    log = prepare(read_fuxictr(write_longctr(tmp_path)), tmp_path / "out")
-    assert decoded_rows(log) == [
+    dataset = prepare(read_fuxictr(write_longctr(tmp_path)), tmp_path / "out")
+    assert decoded_rows(dataset) == [
         (0, "0", (), "1", 1),
         (0, "0", (("1",),), "2", 0),
         (0, "1", (), "3", 0),
@@ -513,10 +513,10 @@ def test_prepared_from_longctr(tmp_path: Path) -> None:
         (2, "0", (("1",), ("2",), ("3",)), "2", 0),
         (2, "1", (("3",),), "1", 1),
     ]
-    place = {item: row for row, item in enumerate(log.item_ids.to_list())}
-    assert log.item_table.vectors[0][place["2"]].tolist() == pytest.approx([0.2] * 4)
-    tags = log.item_table.lists[0]
-    assert int(tags.offsets[place["1"] + 1] - tags.offsets[place["1"]]) == 2
+    row_of = {item: row for row, item in enumerate(dataset.item_ids.to_list())}
+    assert dataset.item_table.vectors[0][row_of["2"]].tolist() == pytest.approx([0.2] * 4)
+    tags = dataset.item_table.lists[0]
+    assert int(tags.offsets[row_of["1"] + 1] - tags.offsets[row_of["1"]]) == 2
 
 
 @pytest.mark.parametrize("side", ["pre", "post"])
@@ -525,8 +525,8 @@ def test_prepared_from_npz(tmp_path: Path, side: str) -> None:
     (tmp_path / "raw/feature_map.json").write_text(json.dumps(FEATURE_MAP))
     for part in ("train", "valid", "test"):
         np.savez(tmp_path / f"raw/{part}.npz", **padded_arrays(side))
-    log = prepare(read_fuxictr(tmp_path / "raw"), tmp_path / "out")
-    train = [row for row in decoded_rows(log, ("cate_id", "brand")) if row.part == 0]
+    dataset = prepare(read_fuxictr(tmp_path / "raw"), tmp_path / "out")
+    train = [row for row in decoded_rows(dataset, ("cate_id", "brand")) if row.part == 0]
     assert train == [
         (0, "1", (("3", "7"), ("4", "unknown")), "1", 0),
         (0, "1", (("5", "8"), ("3", "7"), ("6", "8"), ("7", "7")), "2", 1),
@@ -536,8 +536,8 @@ def test_prepared_from_npz(tmp_path: Path, side: str) -> None:
 
 def test_prepared_from_histories_of_item_ids(tmp_path: Path) -> None:
     train = "".join(f"{k},u{k % 3},i{k % 4},{k % 2},0,0,i0^i1^i2^i7,\n" for k in range(60))
-    log = prepare(read_fuxictr(write_kuaivideo(tmp_path, train)), tmp_path / "out")
-    histories = {row.history for row in decoded_rows(log) if row.part == 0}
+    dataset = prepare(read_fuxictr(write_kuaivideo(tmp_path, train)), tmp_path / "out")
+    histories = {row.history for row in decoded_rows(dataset) if row.part == 0}
     assert histories == {(("i1",), ("i2",), ("i7",))}, "the last 3, and items that are only in histories are items too"
 
 

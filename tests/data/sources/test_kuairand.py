@@ -72,17 +72,17 @@ VIDEO_COLUMNS = [
 Row = dict[str, object]
 
 
-def shown(user: int, video: int, moment: datetime, **changes: object) -> Row:
+def shown(user: int, video: int, time: datetime, **changes: object) -> Row:
     """One row of a log; the record is written in the hour in which the video is shown."""
     values: Row = dict.fromkeys(LOG_COLUMNS, 0)
     return {
         **values,
         "user_id": user,
         "video_id": video,
-        "date": moment.strftime("%Y%m%d"),
-        "hourmin": moment.hour * 100,
-        "time_ms": int(moment.timestamp() * 1000),
-        "is_click": (user + video + moment.day) % 2,
+        "date": time.strftime("%Y%m%d"),
+        "hourmin": time.hour * 100,
+        "time_ms": int(time.timestamp() * 1000),
+        "is_click": (user + video + time.day) % 2,
         "play_time_ms": 3000,
         "duration_ms": 12000,
         "tab": 1,
@@ -161,18 +161,18 @@ def events_of(raw: RawLog) -> pl.DataFrame:
     return pl.concat([batch for file in raw.events for batch in file.batches()])
 
 
-def days_of(log: StoredDataset, part: int) -> set[int]:
-    """The days of the log, from 1, whose requests belong to a part."""
-    time = log.column("events/time")[log.column("requests/start")[:-1].astype(np.int64)]
+def days_of(dataset: StoredDataset, part: int) -> set[int]:
+    """The days of the dataset, from 1, whose requests belong to a part."""
+    time = dataset.column("events/time")[dataset.column("requests/start")[:-1].astype(np.int64)]
     day = (np.asarray(time).astype(np.int64) - int(FIRST_DAY.timestamp() * 1000)) // 86_400_000 + 1
-    return set(day[log.column("requests/part") == part].tolist())
+    return set(day[dataset.column("requests/part") == part].tolist())
 
 
 def test_what_becomes_what(tmp_path: Path) -> None:
-    moment = FIRST_DAY + timedelta(days=1, hours=4, minutes=5)  # Saturday 2022-04-09
+    time = FIRST_DAY + timedelta(days=1, hours=4, minutes=5)  # Saturday 2022-04-09
     rows = [
-        shown(7, 1, moment, play_time_ms=36000, is_click=1, is_like=1, long_view=1, tab=4),
-        shown(7, 2, moment + timedelta(days=20), is_click=0, duration_ms=0),
+        shown(7, 1, time, play_time_ms=36000, is_click=1, is_like=1, long_view=1, tab=4),
+        shown(7, 2, time + timedelta(days=20), is_click=0, duration_ms=0),
     ]
     videos = [video_row(1, tag="12,65"), video_row(2, tag=None, video_duration=None, music_type="")]
     raw = read_kuairand(write_kuairand(tmp_path, rows, videos=videos))
@@ -216,17 +216,17 @@ def test_the_hour_is_when_it_was_shown_not_when_it_was_recorded(tmp_path: Path) 
 
 
 def test_records_of_one_millisecond_with_other_context_are_other_requests(tmp_path: Path) -> None:
-    moment = FIRST_DAY + timedelta(hours=5)
+    time = FIRST_DAY + timedelta(hours=5)
     rows = [
         *(shown(7, video, FIRST_DAY + timedelta(days=day)) for day in range(31) for video in (1, 2)),
-        shown(7, 1, moment, tab=1),
-        shown(7, 2, moment, tab=2),
-        shown(7, 2, moment, tab=2, hourmin=600),
+        shown(7, 1, time, tab=1),
+        shown(7, 2, time, tab=2),
+        shown(7, 2, time, tab=2, hourmin=600),
     ]
     folder = write_kuairand(tmp_path / "raw", rows)
-    log = prepare(read_kuairand(folder), tmp_path / "out")
-    assert log.manifest.counts["requests"] == 31 + 2
-    assert sorted(np.diff(log.column("requests/start")).tolist()) == [1] + [2] * 32
+    dataset = prepare(read_kuairand(folder), tmp_path / "out")
+    assert dataset.manifest.counts["requests"] == 31 + 2
+    assert sorted(np.diff(dataset.column("requests/start")).tolist()) == [1] + [2] * 32
     logged = prepare(read_kuairand(folder, clock="logged"), tmp_path / "logged")
     assert logged.manifest.counts["requests"] == 31 + 3, "by its record, the last one belongs to another hour"
 
@@ -234,33 +234,35 @@ def test_records_of_one_millisecond_with_other_context_are_other_requests(tmp_pa
 @pytest.mark.parametrize("compressed", [False, True])
 def test_paper_protocol(tmp_path: Path, compressed: bool) -> None:
     folder = write_kuairand(tmp_path / "raw", a_month(), compressed=compressed)
-    log = prepare(read_kuairand(folder), tmp_path / "out")
-    assert log.manifest.origin["protocol"] == "paper"
-    assert [days_of(log, part) for part in range(4)] == [
+    dataset = prepare(read_kuairand(folder), tmp_path / "out")
+    assert dataset.manifest.origin["protocol"] == "paper"
+    assert [days_of(dataset, part) for part in range(4)] == [
         set(range(1, 14)),
         {14},
         {30, 31},
         set(range(15, 30)),
     ]
-    assert set(log.item_ids.to_list()[1:]) == {"1", "2", "30"}, "29 interactions are too few, 30 are enough"
-    assert log.manifest.dropped["events"] == 29
-    users = log.column("requests/user")
-    first_of_last_user = log.column("requests/start")[np.flatnonzero(users == users[-1])[0]]
-    history = int(log.column("requests/history_end")[-1]) - int(first_of_last_user)
+    assert set(dataset.item_ids.to_list()[1:]) == {"1", "2", "30"}, "29 interactions are too few, 30 are enough"
+    assert dataset.manifest.dropped["events"] == 29
+    users = dataset.column("requests/user")
+    first_of_last_user = dataset.column("requests/start")[np.flatnonzero(users == users[-1])[0]]
+    history = int(dataset.column("requests/history_end")[-1]) - int(first_of_last_user)
     assert history == 61, "the days between train and test are in the history of a test request"
 
 
 def test_whole_log_protocol(tmp_path: Path) -> None:
-    log = prepare(read_kuairand(write_kuairand(tmp_path / "raw", a_month()), protocol="whole-log"), tmp_path / "out")
-    assert [days_of(log, part) for part in range(4)] == [set(range(1, 29)), {29}, {30, 31}, set()]
-    assert log.manifest.origin["protocol"] == "whole-log"
+    dataset = prepare(
+        read_kuairand(write_kuairand(tmp_path / "raw", a_month()), protocol="whole-log"), tmp_path / "out"
+    )
+    assert [days_of(dataset, part) for part in range(4)] == [set(range(1, 29)), {29}, {30, 31}, set()]
+    assert dataset.manifest.origin["protocol"] == "whole-log"
 
 
 def test_first_16_days_protocol(tmp_path: Path) -> None:
     raw = read_kuairand(write_kuairand(tmp_path / "raw", a_month()), protocol="first-16-days", minimum_item_events=16)
-    log = prepare(raw, tmp_path / "out")
-    assert [days_of(log, part) for part in range(4)] == [set(range(1, 14)), {14}, {15, 16}, set()]
-    assert log.manifest.counts["events"] == 2 * 2 * 16 + 2 * 16
+    dataset = prepare(raw, tmp_path / "out")
+    assert [days_of(dataset, part) for part in range(4)] == [set(range(1, 14)), {14}, {15, 16}, set()]
+    assert dataset.manifest.counts["events"] == 2 * 2 * 16 + 2 * 16
     raw = read_kuairand(tmp_path / "raw", protocol="first-16-days", minimum_item_events=17)
     assert set(prepare(raw, tmp_path / "less").item_ids.to_list()[1:]) == {"1", "2"}, "only what is read is counted"
 
@@ -268,23 +270,23 @@ def test_first_16_days_protocol(tmp_path: Path) -> None:
 def test_encoded_values(tmp_path: Path) -> None:
     videos = [video_row(1, tag="12,65"), video_row(2, tag="65", video_duration=None)]
     videos += [video_row(29), video_row(30, tag=None)]
-    log = prepare(read_kuairand(write_kuairand(tmp_path / "raw", a_month(), videos=videos)), tmp_path / "out")
-    encoders = {encoder.name: encoder for encoder in log.encoders.of(Role.ITEM)}
-    tags = log.item_table.lists[0]
+    dataset = prepare(read_kuairand(write_kuairand(tmp_path / "raw", a_month(), videos=videos)), tmp_path / "out")
+    encoders = {encoder.name: encoder for encoder in dataset.encoders.of(Role.ITEM)}
+    tags = dataset.item_table.lists[0]
     of_item = {
         name: [encoders["tag"].decode(int(v)) for v in tags.values[tags.offsets[row] : tags.offsets[row + 1]]]
-        for row, name in enumerate(log.item_ids.to_list())
+        for row, name in enumerate(dataset.item_ids.to_list())
         if row
     }
     assert of_item == {"1": ["12", "65"], "2": ["65"], "30": []}
-    hours = {encoder.name: encoder for encoder in log.encoders.of(Role.CONTEXT)}["hour"]
-    assert {hours.decode(int(v)) for v in np.unique(log.column("events/context.hour"))} == {"1", "23"}
-    place = [encoder.name for encoder in log.encoders.of(Role.ITEM)].index("video_duration")
-    known, unknown = (log.item_ids.to_list().index(name) for name in ("1", "2"))
-    assert int(log.item_table.indices[unknown, place]) == 1
-    assert int(log.item_table.indices[known, place]) > 1
-    streamer = [encoder.name for encoder in log.encoders.of(Role.USER)].index("is_live_streamer")
-    assert log.encoders.of(Role.USER)[streamer].decode(int(log.user_table.indices[1, streamer])) == "-124"
+    hours = {encoder.name: encoder for encoder in dataset.encoders.of(Role.CONTEXT)}["hour"]
+    assert {hours.decode(int(v)) for v in np.unique(dataset.column("events/context.hour"))} == {"1", "23"}
+    column = [encoder.name for encoder in dataset.encoders.of(Role.ITEM)].index("video_duration")
+    known, unknown = (dataset.item_ids.to_list().index(name) for name in ("1", "2"))
+    assert int(dataset.item_table.indices[unknown, column]) == 1
+    assert int(dataset.item_table.indices[known, column]) > 1
+    streamer = [encoder.name for encoder in dataset.encoders.of(Role.USER)].index("is_live_streamer")
+    assert dataset.encoders.of(Role.USER)[streamer].decode(int(dataset.user_table.indices[1, streamer])) == "-124"
 
 
 def test_the_random_log_is_read_only_on_demand(tmp_path: Path) -> None:
@@ -343,16 +345,16 @@ def test_wrong_values_are_named(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     write_kuairand(tmp_path / "raw", a_month())
-    place = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
+    folders = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
     done = limerank(
-        "prepare", "kuairand-1k", *place, "--protocol", "whole-log", "--tasks", "long_view, is_like", "--json"
+        "prepare", "kuairand-1k", *folders, "--protocol", "whole-log", "--tasks", "long_view, is_like", "--json"
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == 2 * 2 * 31 + 30
-    log = StoredDataset.open(tmp_path / "out")
-    assert [task.name for task in log.schema.tasks] == ["long_view", "is_like"]
-    assert log.manifest.origin["protocol"] == "whole-log"
-    shown_notes = limerank("prepare", "kuairand-1k", *place, "--overwrite").stderr
+    dataset = StoredDataset.open(tmp_path / "out")
+    assert [task.name for task in dataset.schema.tasks] == ["long_view", "is_like"]
+    assert dataset.manifest.origin["protocol"] == "whole-log"
+    shown_notes = limerank("prepare", "kuairand-1k", *folders, "--overwrite").stderr
     assert "note: protocol paper: the first 14 days train" in shown_notes
     refused = limerank("prepare", "kuairand-1k", "--raw", tmp_path / "nowhere", "--out", tmp_path / "other")
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)

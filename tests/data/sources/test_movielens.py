@@ -36,9 +36,9 @@ MOVIES = [
     ("4", "Misérables, Les (1995)", ["Drama", "Musical"]),
 ]
 RATINGS = [
-    (user, movie, str(1 + (3 * place + int(user)) % 5), str(880_000_000 + 60 * place))
+    (user, movie, str(1 + (3 * number + int(user)) % 5), str(880_000_000 + 60 * number))
     for user in ("1", "2")
-    for place, movie in enumerate(["1", "2", "3", "4", "2", "1", "4", "3", "1", "2"])
+    for number, movie in enumerate(["1", "2", "3", "4", "2", "1", "4", "3", "1", "2"])
 ]
 
 
@@ -155,21 +155,21 @@ def test_user_features_are_what_the_layout_tells(layout: str, tmp_path: Path) ->
 
 def test_prepared_dataset(layout: str, tmp_path: Path) -> None:
     folder = WRITERS[layout](tmp_path / "raw" / "ml-x").parent  # the folder around an edition will do
-    log = prepare(read_movielens(folder), tmp_path / "out")
-    assert log.manifest.counts["events"] == 20
-    assert log.item_ids.to_list()[1:] == ["1", "2", "3", "4"]
-    assert log.item_displays is not None
-    assert log.item_displays[1].startswith("T")
+    dataset = prepare(read_movielens(folder), tmp_path / "out")
+    assert dataset.manifest.counts["events"] == 20
+    assert dataset.item_ids.to_list()[1:] == ["1", "2", "3", "4"]
+    assert dataset.item_displays is not None
+    assert dataset.item_displays[1].startswith("T")
     likes = {(u, t): int(r) >= 4 for u, _, r, t in RATINGS}
-    part = np.repeat(log.column("requests/part"), np.diff(log.column("requests/start")))
-    user = np.repeat(log.column("requests/user"), np.diff(log.column("requests/start")))
+    part = np.repeat(dataset.column("requests/part"), np.diff(dataset.column("requests/start")))
+    user = np.repeat(dataset.column("requests/user"), np.diff(dataset.column("requests/start")))
     for row, (time, like) in enumerate(
-        zip(log.column("events/time").tolist(), log.column("events/label.like").tolist(), strict=True)
+        zip(dataset.column("events/time").tolist(), dataset.column("events/label.like").tolist(), strict=True)
     ):
-        assert like == likes[log.user_ids[int(user[row])], str(time // 1000)]
+        assert like == likes[dataset.user_ids[int(user[row])], str(time // 1000)]
     for row in (1, 2):
         assert part[user == row].tolist() == [0] * 7 + [1] + [2] * 2, "the last fifth tests, the tenth before selects"
-    genres = log.item_table.lists[0]
+    genres = dataset.item_table.lists[0]
     lengths = np.diff(genres.offsets.numpy()).tolist()
     assert lengths[1:] == [3, 1, 0, 2]
 
@@ -221,18 +221,18 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     write_100k(tmp_path / "raw")
-    place = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
-    done = limerank("prepare", "movielens", *place, "--positive-from", "5", "--select-on-test", "--json")
+    folders = ("--raw", tmp_path / "raw", "--out", tmp_path / "out")
+    done = limerank("prepare", "movielens", *folders, "--positive-from", "5", "--select-on-test", "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["events"], facts["items"], facts["users"]) == (20, 4, 2)
     assert any("not to be redistributed" in note for note in facts["notes"])
-    log = StoredDataset.open(tmp_path / "out")
-    assert log.schema.split.select_on_test
-    assert set(np.asarray(log.column("requests/part")).tolist()) == {0, 2}
-    assert limerank("prepare", "movielens", *place).returncode == 5, "nothing is replaced unasked"
-    assert limerank("prepare", "movielens", *place, "--overwrite").returncode == 0
-    refused = limerank("prepare", "movielens", *place, "--overwrite", "--split", "by_time")
+    dataset = StoredDataset.open(tmp_path / "out")
+    assert dataset.schema.split.select_on_test
+    assert set(np.asarray(dataset.column("requests/part")).tolist()) == {0, 2}
+    assert limerank("prepare", "movielens", *folders).returncode == 5, "nothing is replaced unasked"
+    assert limerank("prepare", "movielens", *folders, "--overwrite").returncode == 0
+    refused = limerank("prepare", "movielens", *folders, "--overwrite", "--split", "by_time")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "error: --split by_time: no such protocol" in refused.stderr
 

@@ -69,7 +69,7 @@ def test_click_probability_depends_on_the_users_own_past() -> None:
 
 
 def test_blocks_of_users_do_not_collide() -> None:
-    """More users than one block holds: every user keeps one moment a day, and no request is shared."""
+    """More users than one block holds: every user keeps one time a day, and no request is shared."""
     log = simulate(SimulatedConfig(users=9000, items=2000, topics=16, sessions=3, slots=4))
     events = log.collect_events()
     requests = events.select("request_id", "user_id", "time").unique()

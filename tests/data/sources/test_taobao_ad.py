@@ -50,9 +50,9 @@ def many_rows(count: int, seed: int) -> list[str]:
     """Rows of 12 users and 20 ads; each user has two different histories, some of them empty."""
     draw = random.Random(seed)
     rows = []
-    for place in range(count):
+    for number in range(count):
         user, ad = draw.randrange(12), draw.randrange(20)
-        length = [0, 3, 7][user % 3] + place % 2
+        length = [0, 3, 7][user % 3] + number % 2
         lists = {
             "btag_his": "^".join(str(1 + (user + k) % 4) for k in range(length)),
             "cate_his": "^".join(str(10 + (user * k) % 5) for k in range(length)),
@@ -160,7 +160,7 @@ def test_aligned_lists_meet_at_their_newest_end(tmp_path: Path) -> None:
 def test_prepared_dataset_holds_what_the_files_say(tmp_path: Path) -> None:
     """Every row comes back: its user, its history element by element, its ad and its label; nothing else does."""
     lines = {"train": many_rows(600, 1), "test": many_rows(80, 2)}
-    log = prepare(read_taobao_ad(write(tmp_path / "raw", lines["train"], lines["test"])), tmp_path / "out")
+    dataset = prepare(read_taobao_ad(write(tmp_path / "raw", lines["train"], lines["test"])), tmp_path / "out")
     expected = []
     for part, table in lines.items():
         for line in table:
@@ -168,20 +168,20 @@ def test_prepared_dataset_holds_what_the_files_say(tmp_path: Path) -> None:
             lists = [values[name].split("^") for name in ("cate_his", "brand_his", "btag_his") if values[name]]
             history = tuple(zip(*lists, strict=True))
             expected.append((part == "test", values["userid"], history, values["adgroup_id"], int(values["clk"])))
-    rows = decoded_rows(log, ("cate_id", "brand"))
+    rows = decoded_rows(dataset, ("cate_id", "brand"))
     found = [(row.part == 2, row.user, row.history, row.item, row.label) for row in rows]
     assert sorted(found) == sorted(expected)
     held_out = sum(row.part == 1 for row in rows) / 600
     assert 0.03 < held_out < 0.3
-    assert log.manifest.counts["history_items"] < 40, "histories are pairs of category and brand, each stored once"
+    assert dataset.manifest.counts["history_items"] < 40, "histories are pairs of category and brand, each stored once"
 
 
 def test_context_stays_out_of_the_item_tower(tmp_path: Path) -> None:
-    log = prepare(read_taobao_ad(write(tmp_path / "raw", many_rows(300, 1), many_rows(80, 2))), tmp_path / "out")
-    assert [encoder.name for encoder in log.encoders.of(Role.CONTEXT)] == ["pid"]
-    assert "pid" not in {encoder.name for encoder in log.encoders.of(Role.ITEM)}
-    assert "btag" not in {encoder.name for encoder in log.encoders.of(Role.ITEM)}
-    sizes = {encoder.name: encoder.size for role in Role for encoder in log.encoders.of(role)}
+    dataset = prepare(read_taobao_ad(write(tmp_path / "raw", many_rows(300, 1), many_rows(80, 2))), tmp_path / "out")
+    assert [encoder.name for encoder in dataset.encoders.of(Role.CONTEXT)] == ["pid"]
+    assert "pid" not in {encoder.name for encoder in dataset.encoders.of(Role.ITEM)}
+    assert "btag" not in {encoder.name for encoder in dataset.encoders.of(Role.ITEM)}
+    sizes = {encoder.name: encoder.size for role in Role for encoder in dataset.encoders.of(role)}
     assert (sizes["btag"], sizes["pid"]) == (6, 4)
 
 
@@ -204,9 +204,9 @@ def test_the_command(tmp_path: Path) -> None:
     facts = json.loads(done.stdout)
     assert facts["events"] == 380
     assert any("test.csv is not the official file" in note for note in facts["notes"])
-    log = StoredDataset.open(tmp_path / "out")
-    assert log.schema.split.select_on_test
-    assert set(log.column("requests/part").tolist()) == {0, 2}
+    dataset = StoredDataset.open(tmp_path / "out")
+    assert dataset.schema.split.select_on_test
+    assert set(dataset.column("requests/part").tolist()) == {0, 2}
 
 
 def test_unequal_lists_are_an_error_that_names_the_row(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_vocabularies_follow_the_published_rule(tmp_path: Path, monkeypatch: pyt
     raw = read_taobao_ad(folder)
     split = raw.schema.split.model_copy(update={"select_on_test": True})
     whole = RawLog(raw.schema.model_copy(update={"split": split}), raw.events, None, None, raw.origin)
-    log = prepare(whole, tmp_path / "whole")
-    assert "70" not in next(e for e in log.encoders.of(Role.ITEM) if e.name == "cate_id").vocabulary
-    lines = compare_with_published(log)
+    dataset = prepare(whole, tmp_path / "whole")
+    assert "70" not in next(e for e in dataset.encoders.of(Role.ITEM) if e.name == "cate_id").vocabulary
+    lines = compare_with_published(dataset)
     assert len(lines) == 16
     assert all(line.endswith(", as published") for line in lines), lines
     carved = compare_with_published(prepare(raw, tmp_path / "carved"))

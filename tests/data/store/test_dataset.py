@@ -1,4 +1,4 @@
-"""The event log: every event once, history strictly before the request, the same log whatever the order of rows."""
+"""The dataset: every event once, history strictly before the request, the same whatever the order of rows."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def test_history_is_strictly_earlier_and_complete(
         loader = RequestLoader(dataset, part, batch_requests=4, max_history=max_history)
         for requests in loader.plan():
             inputs = loader.user_inputs(requests)
-            for place, request in enumerate(requests):
-                moment = time[start[request]]
-                earlier = np.flatnonzero((user_of_row == user[request]) & (time < moment))[-max_history:]
+            for number, request in enumerate(requests):
+                now = time[start[request]]
+                earlier = np.flatnonzero((user_of_row == user[request]) & (time < now))[-max_history:]
                 history = inputs.history
-                inside = slice(int(history.offsets[place]), int(history.offsets[place + 1]))
+                inside = slice(int(history.offsets[number]), int(history.offsets[number + 1]))
                 assert inside.stop - inside.start == len(earlier)
                 clicked = dataset.column("events/event.clicked")[earlier]
                 assert history.events.indices[inside, 0].tolist() == clicked.tolist()
@@ -122,8 +122,8 @@ def test_vocabularies_come_from_training_rows_only(tmp_path: Path) -> None:
 
 def test_parts_are_ordered_in_time(dataset: StoredDataset) -> None:
     start = dataset.column("requests/start").astype(np.int64)[:-1]
-    moment = dataset.column("events/time")[start]
-    bounds = [(moment[dataset.requests_in(part)].min(), moment[dataset.requests_in(part)].max()) for part in Part]
+    time = dataset.column("events/time")[start]
+    bounds = [(time[dataset.requests_in(part)].min(), time[dataset.requests_in(part)].max()) for part in Part]
     assert bounds[0][1] < bounds[1][0] <= bounds[1][1] < bounds[2][0]
 
 
@@ -245,14 +245,14 @@ def test_event_and_context_encoders_see_training_rows_only(tmp_path: Path) -> No
         40,
         word=["late" if x else "early" for x in late],
         number=[1000.0 if x else float(n) for n, x in enumerate(late)],
-        place=["late" if x else "early" for x in late],
+        spot=["late" if x else "early" for x in late],
         request=[f"r{n}" for n in range(40)],
     )
     features = (
         Feature(name="item_id", role=Role.ITEM),
         Feature(name="word", role=Role.EVENT),
         Feature(name="number", role=Role.EVENT, kind=Kind.CONTINUOUS, buckets=4),
-        Feature(name="place", role=Role.CONTEXT),
+        Feature(name="spot", role=Role.CONTEXT),
     )
     dataset = prepare(raw_of(events, features=features), tmp_path / "d")
     word, number = dataset.encoders.event
@@ -291,7 +291,7 @@ def test_a_request_whose_events_differ_in_time_is_one_request_at_its_first_momen
 
 @pytest.mark.parametrize("pages", [["a", "b"] * 20, [f"p{n % 10}" for n in range(40)]])
 def test_requests_that_reach_into_each_other_are_refused(tmp_path: Path, pages: list[str]) -> None:
-    """Two sessions side by side, or ids that are used again: neither names a moment."""
+    """Two sessions side by side, or ids that are used again: neither names one time."""
     events = rows(40, user_id=["u"] * 40, page=pages)
     with pytest.raises(
         DataError, match="requests begin while another of the same user still goes on.*leave request_id out"
@@ -300,7 +300,7 @@ def test_requests_that_reach_into_each_other_are_refused(tmp_path: Path, pages: 
 
 
 def test_requests_that_touch_are_refused_too(tmp_path: Path) -> None:
-    """One ends in the moment the next begins: moved to its beginning, its last event would become history."""
+    """One ends at the time the next begins: moved to its beginning, its last event would become history."""
     times = [n // 2 + n % 2 for n in range(40)]
     events = rows(40, user_id=["u"] * 40, time=times, page=[f"p{n // 2}" for n in range(40)])
     with pytest.raises(DataError, match="19 requests begin while another of the same user still goes on"):

@@ -175,4 +175,4 @@ class SegmentBuilder:
 
     def _sort(self) -> SortedEvents:
         with self.progress.bar("sorting", 2 * self.intake.rows) as bar:
-            return Sorting(self.intake, self.rows, self.folder).run(bar)
+            return Sorting(self.intake, self.rows, self.folder).sort(bar)

@@ -61,7 +61,7 @@ def _assign(split: Split, requests: Requests) -> Codes:
 
 
 def _global_time(split: GlobalTime, time: Ints) -> Codes:
-    """A moment is never cut in two."""
+    """Requests of one time are never cut in two."""
     ordered = np.sort(time)
     count = len(ordered)
     test = ordered[min(count - 1, int(count * (1 - split.test_fraction)))]

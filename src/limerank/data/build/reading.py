@@ -16,9 +16,9 @@ from limerank.data.build.dictionary import Codes, Dictionary
 from limerank.data.build.first_seen import FirstSeen
 from limerank.data.build.histories import history_source
 from limerank.data.raw import columns
-from limerank.data.raw.bad_rows import MOST_BAD_SHARE, SetAside
 from limerank.data.raw.location import BadValuesError, Location
 from limerank.data.raw.log import EventFile, RawLog
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION, SetAside
 from limerank.data.store.encoders import hash_texts
 from limerank.errors import DataError, did_you_mean
 from limerank.progress import Bar
@@ -111,7 +111,7 @@ class Intake:
 
     def _alternative(self, bad: BadValuesError) -> str:
         """What else can be done about a few bad rows by those who wrote the description."""
-        if self.raw.origin.get("source") != "table" or float(bad.wrong.mean() or 0) > MOST_BAD_SHARE:  # type: ignore[arg-type]
+        if self.raw.origin.get("source") != "table" or float(bad.wrong.mean() or 0) > MOST_BAD_FRACTION:  # type: ignore[arg-type]
             return ""
         return f", or {'prepare the dataset again with' if self.partial else 'set'} on_bad_rows: drop"
 

@@ -79,7 +79,7 @@ class Sorting:
         self.request_keys = [*self.order_keys, *intake.histories.identity_keys]
         self.stretched = 0
 
-    def run(self, bar: Bar) -> SortedEvents:
+    def sort(self, bar: Bar) -> SortedEvents:
         """Do it."""
         counts = np.zeros(self.rows.users, dtype=np.int64)
         for spill in self.intake.spills:
@@ -143,7 +143,7 @@ class Sorting:
         shown = f", for example '{example[0]}'" if len(example) else ""
         raise DataError(
             f"{self.intake.raw.event_names}: {inside.height:,} requests begin while another of the same user still "
-            f"goes on{shown}: '{self.schema.request_id}' does not name one moment; leave request_id out, or give each "
+            f"goes on{shown}: '{self.schema.request_id}' does not name one time; leave request_id out, or give each "
             "request its id"
         )
 

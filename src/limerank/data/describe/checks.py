@@ -21,7 +21,7 @@ from limerank.schema import UNKNOWN_INDEX, Kind, Role
 from limerank.splits import Part
 
 SUSPICIOUS_AUC, IMPOSSIBLE_AUC = 0.9, 0.97
-MANY = 0.2  # of the rows: from here on a share is worth a warning
+MANY = 0.2  # of the rows: from here on a fraction is worth a warning
 DRIFT = 1.5  # label rates of train and test may differ by this factor
 EXAMPLES = 3
 
@@ -86,8 +86,8 @@ class _View:
         tables = ((Role.ITEM, self.dataset.item_table, self.item), (Role.USER, self.dataset.user_table, self.user))
         for role, table, rows in tables:
             single = [e for e in self.dataset.encoders.of(role) if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]
-            for place, encoder in enumerate(single):
-                yield f"{role.value} feature '{encoder.name}'", table.indices[:, place].numpy()[rows], encoder.size
+            for column, encoder in enumerate(single):
+                yield f"{role.value} feature '{encoder.name}'", table.indices[:, column].numpy()[rows], encoder.size
         for encoder in self.dataset.encoders.context:
             values = np.asarray(self.dataset.column(f"events/context.{encoder.name}")).astype(np.int64)
             yield f"context feature '{encoder.name}'", values, encoder.size
@@ -104,7 +104,7 @@ def run_checks(dataset: StoredDataset) -> list[Check]:
 def _bad_rows(view: _View) -> Iterator[Check]:
     """Rows that were set aside because they cannot be read; a log without any has nothing to say here."""
     for bad in view.dataset.manifest.bad_rows:
-        (said,) = view.dataset.with_places([bad.text])
+        (said,) = view.dataset.with_paths([bad.text])
         yield Check(Level.WARN, "bad rows", said, {"rows": bad.rows})
 
 
@@ -156,8 +156,8 @@ def histogram(lengths: Ints) -> list[dict[str, int]]:
     bins = np.where(lengths > 0, np.floor(np.log2(np.maximum(lengths, 1))).astype(np.int64) + 1, 0)
     counts = np.bincount(bins)
     return [
-        {"from": 0 if place == 0 else 2 ** (place - 1), "to": 0 if place == 0 else 2**place - 1, "requests": int(count)}
-        for place, count in enumerate(counts)
+        {"from": 0 if power == 0 else 2 ** (power - 1), "to": 0 if power == 0 else 2**power - 1, "requests": int(count)}
+        for power, count in enumerate(counts)
     ]
 
 
@@ -167,23 +167,22 @@ def _unseen(view: _View) -> Iterator[Check]:
         known = np.zeros(len(ids), dtype=bool)
         known[rows[train]] = True
         new = ~known[rows[test]]
-        share = float(new.mean())
+        fraction = float(new.mean())
         distinct = np.unique(rows[test][new])
         shown = f" ({_named(ids.gather(distinct[:EXAMPLES]).to_list())})" if len(distinct) else ""
-        said = f"{share:.1%} of test rows are of {len(distinct):,} {what} never seen in train{shown}"
-        yield Check(Level.WARN if share > MANY else Level.PASS, "unseen", said, {"what": what, "share": share})
+        said = f"{fraction:.1%} of test rows are of {len(distinct):,} {what} never seen in train{shown}"
+        yield Check(Level.WARN if fraction > MANY else Level.PASS, "unseen", said, {"what": what, "fraction": fraction})
     worst = []
     for name, values, _ in view.columns():
         if name not in ("user id", "item id"):
-            share = float((values[test] == UNKNOWN_INDEX).mean())
-            worst.append((share, name, float((values[train] == UNKNOWN_INDEX).mean())))
-    for share, name, trained in sorted(worst, reverse=True):
-        if share > MANY:
-            said = (
-                f"{name} is unknown in {share:.1%} of test rows ({trained:.1%} of train): missing, rare or new values"
-            )
-            yield Check(Level.WARN, "unseen", said, {"what": name, "share": share})
-    if not any(share > MANY for share, _, _ in worst):
+            fraction = float((values[test] == UNKNOWN_INDEX).mean())
+            worst.append((fraction, name, float((values[train] == UNKNOWN_INDEX).mean())))
+    for fraction, name, trained in sorted(worst, reverse=True):
+        if fraction > MANY:
+            rates = f"{fraction:.1%} of test rows ({trained:.1%} of train)"
+            said = f"{name} is unknown in {rates}: missing, rare or new values"
+            yield Check(Level.WARN, "unseen", said, {"what": name, "fraction": fraction})
+    if not any(fraction > MANY for fraction, _, _ in worst):
         said = f"no feature is unknown in more than {max(worst)[0]:.1%} of test rows ({max(worst)[1]})" if worst else ""
         yield Check(Level.PASS, "unseen", said or "there is no single-valued feature to look at")
 
@@ -196,10 +195,10 @@ def _duplicates(view: _View) -> Iterator[Check]:
     if not count:
         yield Check(Level.PASS, "duplicates", "no item stands twice in a request", {"rows": 0})
         return
-    places = order[1:][twin][:EXAMPLES]
+    examples = order[1:][twin][:EXAMPLES]
     examples = [
         f"user {view.dataset.user_ids[int(view.user[p])]} item {view.dataset.item_ids[int(view.item[p])]}"
-        for p in places
+        for p in examples
     ]
     said = (
         f"{count:,} rows repeat an item of their request ({'; '.join(examples)}): if they are logged twice, drop them"
@@ -208,18 +207,18 @@ def _duplicates(view: _View) -> Iterator[Check]:
 
 
 def _ties(view: _View) -> Iterator[Check]:
-    """Several events of a user at one moment: they are candidates together, and never each other's history."""
+    """Several events of a user at one time: they are candidates together, and never each other's history."""
     if view.time is None or view.dataset.schema.histories is not None:
         return
     same = (np.diff(view.user) == 0) & (np.diff(view.time) == 0)
     tied = np.zeros(len(view.user), dtype=bool)
     tied[1:] |= same
     tied[:-1] |= same
-    share = float(tied.mean())
-    said = f"{share:.1%} of events share user and moment with another; such events are no history of each other"
-    odd = share > MANY and view.dataset.schema.request_id is None
+    fraction = float(tied.mean())
+    said = f"{fraction:.1%} of events share user and time with another; such events are no history of each other"
+    odd = fraction > MANY and view.dataset.schema.request_id is None
     hint = ": if they were not shown together, times are too coarse; if they were, name a request_id" if odd else ""
-    yield Check(Level.WARN if odd else Level.PASS, "ties", said + hint, {"share": share})
+    yield Check(Level.WARN if odd else Level.PASS, "ties", said + hint, {"fraction": fraction})
 
 
 def _times(view: _View) -> Iterator[Check]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, words_of
 from limerank.data.draft.entities import Entities, agreement
 from limerank.data.draft.roles import HARDLY_SHARED, NEARLY_UNIQUE, SAME
 from limerank.data.draft.words import DISPLAY_ORDER, ITEM_NOUNS
@@ -29,8 +29,8 @@ def find_display(
 def _rank(facts: ColumnFacts) -> tuple[int, bool]:
     """How likely the name is that of an item: `title` before `name`, `product_name` before `brand_name`."""
     words = set(words_of(facts.name))
-    place = next((place for place, known in enumerate(DISPLAY_ORDER) if words & known), len(DISPLAY_ORDER))
-    return place, _says_more(words)
+    position = next((number for number, known in enumerate(DISPLAY_ORDER) if words & known), len(DISPLAY_ORDER))
+    return position, _says_more(words)
 
 
 def _says_more(words: set[str]) -> bool:

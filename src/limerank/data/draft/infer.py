@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, facts_of, null_words_of, words_of
+from limerank.data.draft.decisions import Chosen, Decision, Draft
 from limerank.data.draft.display import find_display
-from limerank.data.draft.draft import Chosen, Draft
 from limerank.data.draft.entities import Entities
-from limerank.data.draft.odd import facts_of_table_column, odd_rows
+from limerank.data.draft.odd_rows import facts_of_table_column, odd_rows
 from limerank.data.draft.refused import refused_times, with_oddities
 from limerank.data.draft.roles import (
-    Decision,
     agreements,
     find_labels,
     id_candidates,
@@ -29,7 +28,7 @@ from limerank.data.draft.roles import (
     useless,
     with_kind,
 )
-from limerank.data.draft.sample import Sample, open_tables, places_of, sample_of
+from limerank.data.draft.sample import Sample, open_tables, paths_of, sample_of
 from limerank.data.draft.words import ITEM_NOUNS, REQUEST_WORDS, USER_NOUNS
 from limerank.data.raw.columns import times
 from limerank.data.raw.location import Location
@@ -55,7 +54,7 @@ class _Given:
 
 def infer(log: str, items: str | None = None, users: str | None = None) -> Draft:
     """Look at a log (file, folder or pattern) and the tables beside it."""
-    paths = places_of(log, items, users)
+    paths = paths_of(log, items, users)
     files, dialect = open_tables(paths)
     sample = sample_of(files["events"])
     frames = {name: load(its_files) for name, its_files in files.items() if name != "events"}
@@ -88,9 +87,9 @@ def _draft(given: _Given, rows: pl.DataFrame) -> Draft:
     unfit = _unfit(beside, {"users": user.column, "items": item.column})
     beside = {name: facts for name, facts in beside.items() if name not in unfit}
     rest = [facts for facts in columns if facts is not user.column and facts is not item.column]
-    time, unit, moments = _choose_time(rest)
+    time, unit, known_times = _choose_time(rest)
     rest = [facts for facts in rest if facts is not time.column]
-    entities = Entities.of(_values(item), _values(user), moments)
+    entities = Entities.of(_values(item), _values(user), known_times)
     request = _choose_request(rest, entities)
     if request.column is not None:
         rest = [facts for facts in rest if facts is not request.column]
@@ -165,12 +164,12 @@ def _choose_time(columns: Sequence[ColumnFacts]) -> tuple[Chosen, TimeUnit, pl.S
         return Chosen(), TimeUnit.MILLISECONDS, None
     facts, unit, check = candidates[0]
     try:
-        moments = times(facts.values.drop_nulls(), unit, Location("sample"))
+        known_times = times(facts.values.drop_nulls(), unit, Location("sample"))
     except DataError as refused:
         return Chosen(facts, facts.summary(), f"prepare will not read it: {refused}"), unit, None
-    first, last = (datetime.fromtimestamp(int(t) / 1000, UTC) for t in (moments.min(), moments.max()))  # type: ignore[arg-type]
+    first, last = (datetime.fromtimestamp(int(t) / 1000, UTC) for t in (known_times.min(), known_times.max()))  # type: ignore[arg-type]
     comment = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}, e.g. {', '.join(facts.examples)}"
-    return Chosen(facts, comment, check), unit, None if facts.nulls else moments
+    return Chosen(facts, comment, check), unit, None if facts.nulls else known_times
 
 
 def _choose_request(columns: Sequence[ColumnFacts], entities: Entities) -> Chosen:
@@ -247,7 +246,7 @@ def _why_per_user(entities: Entities) -> str:
     start = frame["time"].quantile(0.9)
     seen = frame.filter(pl.col("time") <= start)["user"].unique()
     end = frame.filter(pl.col("time") > start)["user"]
-    share = (~end.is_in(seen.implode())).sum() / max(len(end), 1)
-    if share <= MANY_NEW_USERS:
+    fraction = (~end.is_in(seen.implode())).sum() / max(len(end), 1)
+    if fraction <= MANY_NEW_USERS:
         return ""
-    return f"in the last 10 % by time, {share:.0%} of the rows belong to users who were not there before"
+    return f"in the last 10 % by time, {fraction:.0%} of the rows belong to users who were not there before"

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.data.draft.columns import ColumnFacts, without_words
-from limerank.data.draft.draft import Draft, Oddity, is_rare
+from limerank.data.draft.column_facts import ColumnFacts, without_words
+from limerank.data.draft.decisions import Draft, Oddity, is_rare
 from limerank.data.draft.sample import Sample
 from limerank.data.raw import columns
 from limerank.data.raw.location import BadValuesError, Location
@@ -55,8 +55,8 @@ def with_oddities(draft: Draft, sample: Sample, described: Collection[str]) -> D
         rows, problems = _refused(values, reader)
         if problems:
             first = min(problems)
-            place = sample.name_of(first)
-            oddities.append(Oddity(column, reader.looks_like, rows, place, values[first], problems[first]))
+            name = sample.name_of(first)
+            oddities.append(Oddity(column, reader.looks_like, rows, name, values[first], problems[first]))
     said = {oddity.column: oddity.text for oddity in oddities}
 
     def check(facts: ColumnFacts | None, also: str) -> str:
@@ -96,11 +96,11 @@ def _time_reader(draft: Draft) -> _Reader:
     assert draft.time.column is not None
     stored_as_such = draft.time.column.stored.is_temporal()
     looks_like = "times" if stored_as_such else TIMES_IN[draft.time_unit]
-    return _Reader(looks_like, lambda values, place: columns.times(values, draft.time_unit, place))
+    return _Reader(looks_like, lambda values, location: columns.times(values, draft.time_unit, location))
 
 
-def _read_labels(task: Task, values: pl.Series, place: Location) -> pl.Series:
-    return columns.labels(values, task, place)
+def _read_labels(task: Task, values: pl.Series, location: Location) -> pl.Series:
+    return columns.labels(values, task, location)
 
 
 def _values(draft: Draft, rows: pl.DataFrame, column: str) -> pl.Series:
@@ -111,16 +111,16 @@ def _refused(values: pl.Series, reader: _Reader) -> tuple[NDArray[np.bool_], dic
     """Which values are refused, and for the first of each problem what it is."""
     refused = np.zeros(len(values), dtype=bool)
     problems: dict[int, str] = {}
-    place, left = Location("sample", first_row=0), values
+    location, left = Location("sample", first_row=0), values
     while len(left):
         try:
-            reader.read(left, place)
+            reader.read(left, location)
             break
         except BadValuesError as bad:
-            found = place.rows(bad.wrong)
+            found = location.rows(bad.wrong)
             refused[found] = True
             problems[int(found[0])] = bad.problem
-            left, place = left.filter(~bad.wrong), place.without(bad.wrong)
+            left, location = left.filter(~bad.wrong), location.without(bad.wrong)
         except DataError:
             break  # a column of a wrong type, which is said elsewhere
     return refused, problems

@@ -6,14 +6,13 @@ users and requests.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, epoch_unit, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, epoch_unit, words_of
+from limerank.data.draft.decisions import Decision, Label
 from limerank.data.draft.entities import LEAST_PAIRS, Entities, agreement
 from limerank.data.draft.words import (
     AMOUNT_WORDS,
@@ -25,7 +24,7 @@ from limerank.data.draft.words import (
     TIME_NAMES,
     TIME_WORDS,
 )
-from limerank.schema import NAME_PATTERN, Kind, Role, TimeUnit
+from limerank.schema import Kind, Role, TimeUnit
 
 SAME = 0.98
 MOSTLY_SAME = 0.5
@@ -33,49 +32,6 @@ MANY_CATEGORIES = 20_000
 NEARLY_UNIQUE = 0.9
 HARDLY_SHARED = 0.5
 FOLLOWS_TIME = 0.99
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a column becomes in the description, or why it is left out."""
-
-    facts: ColumnFacts
-    reason: str
-    role: Role | None = None
-    kind: Kind = Kind.CATEGORICAL
-    options: dict[str, Any] = field(default_factory=dict)
-    check: str = ""
-    likely: Role = Role.EVENT
-    """The role to suggest for a column that is left out; of the doubtful ones the one that cannot leak."""
-
-    def left_out(self, reason: str) -> Decision:
-        """The same column, not used."""
-        return Decision(self.facts, reason, likely=self.role or self.likely)
-
-
-@dataclass(frozen=True)
-class Label:
-    """A column that can be learned."""
-
-    facts: ColumnFacts
-    positive_from: float | None
-    positive_rate: float
-    order: int
-    check: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name of its task."""
-        plain = safe_name(self.facts.name)
-        return plain if self.positive_from is None else f"{plain}_from_{self.positive_from:g}"
-
-
-def safe_name(column: str) -> str:
-    """A column's name as the name of a feature or task."""
-    if re.match(NAME_PATTERN, column):
-        return column
-    cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "_", column).lstrip(".-")
-    return cleaned or "unnamed"
 
 
 def id_candidates(columns: Sequence[ColumnFacts], nouns: Collection[str]) -> list[ColumnFacts]:
@@ -104,7 +60,7 @@ def time_candidates(columns: Sequence[ColumnFacts]) -> list[tuple[ColumnFacts, T
         exact = "".join(words_of(facts.name)) in TIME_NAMES
         named = exact or bool(words & TIME_WORDS)
         unit = epoch_unit(facts, nearly=named)
-        if facts.looks is Looks.MOMENT:
+        if facts.looks is Looks.TIME:
             stored_as_text = facts.stored == pl.String
             found.append((4 + named + exact, facts, TimeUnit.ISO if stored_as_text else TimeUnit.MILLISECONDS, ""))
         elif unit is not None and facts.distinct > 1:
@@ -221,9 +177,7 @@ def is_outcome(facts: ColumnFacts) -> bool:
 
 def is_time(facts: ColumnFacts) -> bool:
     """Whether a column is a time by its type, or by its name and the size of its numbers."""
-    return facts.looks is Looks.MOMENT or bool(
-        set(words_of(facts.name)) & TIME_WORDS and epoch_unit(facts, nearly=True)
-    )
+    return facts.looks is Looks.TIME or bool(set(words_of(facts.name)) & TIME_WORDS and epoch_unit(facts, nearly=True))
 
 
 def useless(facts: ColumnFacts, time: pl.Series | None) -> str:

@@ -24,7 +24,7 @@ SAMPLE_ROWS = 100_000
 SAMPLE_FILES = 8
 
 
-def places_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
+def paths_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
     """The tables' paths; a folder that holds `events` is a whole log, any other folder holds parts of the events."""
     folder = Path(log)
     given = {"events": log, "items": items, "users": users}
@@ -36,8 +36,8 @@ def places_of(log: str, items: str | None, users: str | None) -> dict[str, str]:
 
 
 def _default_in(folder: Path, name: str) -> str | None:
-    places = [folder / name, *(folder / f"{name}{ending}" for ending in ENDINGS)]
-    return next((str(place) for place in places if place.exists()), None)
+    tried = [folder / name, *(folder / f"{name}{ending}" for ending in ENDINGS)]
+    return next((str(path) for path in tried if path.exists()), None)
 
 
 def open_tables(paths: dict[str, str]) -> tuple[dict[str, tuple[TableFile, ...]], Dialect]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from limerank.data.draft.draft import Chosen, Draft
-from limerank.data.draft.roles import Decision, Label, safe_name
+from limerank.data.draft.decisions import Chosen, Decision, Draft, Label, safe_name
 from limerank.schema import Kind, TimeUnit
 
 COMMENT_COLUMN = 56
@@ -188,8 +187,8 @@ def _scalar(value: str) -> str:
 
 def _relative(path: str, folder: Path) -> str:
     """The path as seen from the description's folder; an absolute one stays as it is unless it is inside."""
-    place = Path(path)
-    if place.is_absolute():
+    target = Path(path)
+    if target.is_absolute():
         home = folder.absolute()
-        return place.relative_to(home).as_posix() if place.is_relative_to(home) else place.as_posix()
-    return Path(os.path.relpath(place, folder)).as_posix()
+        return target.relative_to(home).as_posix() if target.is_relative_to(home) else target.as_posix()
+    return Path(os.path.relpath(target, folder)).as_posix()

@@ -205,12 +205,12 @@ def _check_room(part: Path, needed: int) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """What the disk refuses is an error that names the place; another attempt would not help."""
+    """What the disk refuses is an error that names the file; another attempt would not help."""
     try:
         yield
     except OSError as refused:
         full = refused.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = "make room and run the command again" if full else "check that the place is yours"
+        fix = "make room and run the command again" if full else "check that you may write there"
         raise UnavailableError(f"{path}: cannot be written ({refused.strerror or refused}); {fix}") from None
 
 

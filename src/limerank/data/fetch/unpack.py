@@ -78,15 +78,15 @@ def _write(archive: Path, member: _Member, staging: Path, leave_out: Collection[
         raise DataError(f"{archive}: member '{member.name}' would leave the folder; the archive is refused")
     if path.name in leave_out or "__MACOSX" in path.parts:
         return
-    place = staging / path
+    target = staging / path
     with _writing(archive, member.name):
         if member.is_folder:
-            place.mkdir(parents=True, exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             return
         if not member.is_file or member.content is None:
             raise DataError(f"{archive}: member '{member.name}' is a link or a device; the archive is refused")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as written:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as written:
             shutil.copyfileobj(member.content, written, BLOCK)
 
 

@@ -1,4 +1,4 @@
-"""Where raw values come from, so that a refusal can name the place as its reader sees it."""
+"""Where raw values come from, so that a refusal can name the row as its reader sees it."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Location:
 
     def rows(self, where: pl.Series) -> NDArray[np.int64]:
         """The numbers of the rows for which `where` is true."""
-        places = where.arg_true().to_numpy().astype(np.int64)
-        return self.first_row + (places if self.kept is None else self.kept[places])
+        found = where.arg_true().to_numpy().astype(np.int64)
+        return self.first_row + (found if self.kept is None else self.kept[found])
 
     def without(self, wrong: pl.Series) -> Location:
-        """The same place without some of its rows."""
+        """The same location without some of its rows."""
         return replace(self, kept=self.rows(~wrong) - self.first_row)
 
     def name_at(self, offset: int) -> str:
-        """`line 522` or `row 521`: the row at this place of the batch, as people call it."""
+        """`line 522` or `row 521`: the row at this offset of the batch, as people call it."""
         row = self.first_row + (offset if self.kept is None else int(self.kept[offset]))
         return self.called(row) if self.called is not None else f"{self.unit} {row:,}"
 
@@ -57,12 +57,12 @@ class Location:
         return DataError(f"{self.file}: column '{column}' {problem}; {fix}")
 
     def refuse_where(self, values: pl.Series, wrong: pl.Series, problem: str, fix: str) -> None:
-        """Raise when any entry of `wrong` is true, showing the first such value and its place."""
-        places = wrong.arg_true()
-        if len(places):
-            value = values[places[0]]
-            first = f"first {'' if value is None else f'{shown(value)} '}at {self.name_at(int(places[0]))}"
-            counted = f"in {len(places):,} rows, " if len(places) > 1 else ""
+        """Raise when any entry of `wrong` is true, showing the first such value and where it is."""
+        found = wrong.arg_true()
+        if len(found):
+            value = values[found[0]]
+            first = f"first {'' if value is None else f'{shown(value)} '}at {self.name_at(int(found[0]))}"
+            counted = f"in {len(found):,} rows, " if len(found) > 1 else ""
             message = f"{self.file}: column '{values.name}' {problem} ({counted}{first}); {fix}"
             raise BadValuesError(message, values, wrong, problem)
 

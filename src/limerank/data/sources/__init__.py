@@ -1,1 +1,1 @@
-"""Where logs come from, one file per origin; each returns a `RawLog`."""
+"""Where logs come from: a file per origin, or a folder whose door is `read.py`; each returns a `RawLog`."""

@@ -8,13 +8,13 @@ from pathlib import Path
 from limerank.errors import DataError
 
 
-def near(place: Path) -> str:
+def near(path: Path) -> str:
     """A suffix that suggests what stands beside a missing file or folder under nearly the same name, if anything."""
-    beside = {path.name: _stem(path) for path in place.parent.iterdir()} if place.parent.is_dir() else {}
-    found = difflib.get_close_matches(_stem(place), sorted(beside.values()), n=1, cutoff=0.6)
+    beside = {other.name: _stem(other) for other in path.parent.iterdir()} if path.parent.is_dir() else {}
+    found = difflib.get_close_matches(_stem(path), sorted(beside.values()), n=1, cutoff=0.6)
     names = sorted(name for name, stem in beside.items() if stem in found)
-    best = difflib.get_close_matches(place.name, names, n=1, cutoff=0.0)
-    return f"; did you mean '{place.parent / best[0]}'?" if best else ""
+    best = difflib.get_close_matches(path.name, names, n=1, cutoff=0.0)
+    return f"; did you mean '{path.parent / best[0]}'?" if best else ""
 
 
 def check_folder(folder: Path, fix: str) -> None:

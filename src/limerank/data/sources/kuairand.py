@@ -151,14 +151,14 @@ def read_kuairand(
     if not tasks or len(set(tasks)) < len(tasks):
         raise UsageError(f"--tasks {','.join(tasks)}: name at least one feedback, and each once")
     chosen = PROTOCOLS[protocol]
-    place = _find_data(folder)
+    data = _find_data(folder)
     logs = (*STANDARD_LOGS, *([RANDOM_LOG] if include_random else []))
-    videos, users = _existing(place, VIDEOS), _existing(place, USERS)
+    videos, users = _existing(data, VIDEOS), _existing(data, USERS)
     schema = Schema(
         user_id="user_id",
         item_id="video_id",
         time="time_ms",
-        # two records may share user and millisecond and still come from different places of the app
+        # two records may share user and millisecond and still come from different parts of the app
         request_id="request",
         features=_features(),
         tasks=tuple(Task(name=task) for task in tasks),
@@ -167,7 +167,7 @@ def read_kuairand(
     )
     return RawLog(
         schema=schema,
-        events=tuple(_events(_existing(place, log), chosen.days_read, clock) for log in logs),
+        events=tuple(_events(_existing(data, log), chosen.days_read, clock) for log in logs),
         items=_table(videos, VIDEO_COLUMNS),
         users=_table(users, ("user_id", *USER_COLUMNS)),
         origin={
@@ -217,10 +217,10 @@ PROTOCOL_NOTES = {
 def _find_data(folder: Path) -> Path:
     check_folder(folder, "give the unpacked KuaiRand-1K folder, or add --download")
     tried = [folder, folder / "data", folder / "KuaiRand-1K" / "data", folder / "KuaiRand-1K"]
-    for place in tried:
-        if any((place / name).is_file() for name in _spellings(STANDARD_LOGS[0])):
-            return place
-    where = ", ".join(f"{place}" for place in tried)
+    for data in tried:
+        if any((data / name).is_file() for name in _spellings(STANDARD_LOGS[0])):
+            return data
+    where = ", ".join(str(data) for data in tried)
     raise DataError(f"{folder}: holds no {STANDARD_LOGS[0]} (or .gz); looked in {where}; --download fetches it")
 
 
@@ -228,11 +228,11 @@ def _spellings(name: str) -> tuple[str, ...]:
     return (name, f"{name}.gz", f"{name}.zst")
 
 
-def _existing(place: Path, name: str) -> Path:
+def _existing(folder: Path, name: str) -> Path:
     for spelling in _spellings(name):
-        if (place / spelling).is_file():
-            return place / spelling
-    raise DataError(f"{place / name}: no such file (nor .gz); KuaiRand-1K has it beside {STANDARD_LOGS[0]}")
+        if (folder / spelling).is_file():
+            return folder / spelling
+    raise DataError(f"{folder / name}: no such file (nor .gz); KuaiRand-1K has it beside {STANDARD_LOGS[0]}")
 
 
 def _scan(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
@@ -253,7 +253,7 @@ def _table(path: Path, columns: Sequence[str]) -> pl.DataFrame:
 
 def _events(path: Path, days_read: int | None, clock: str) -> EventFile:
     log = _scan(path, LOG_COLUMNS).with_columns(
-        **_moment(clock),
+        **_clock_features(clock),
         watch_ratio=pl.when(pl.col("duration_ms").cast(pl.Float64) > 0).then(
             pl.col("play_time_ms").cast(pl.Float64) / pl.col("duration_ms").cast(pl.Float64)
         ),
@@ -270,7 +270,7 @@ def _events(path: Path, days_read: int | None, clock: str) -> EventFile:
     return lazy_events(log.select(kept), str(path), rows, _check_hours)
 
 
-def _moment(clock: str) -> dict[str, pl.Expr]:
+def _clock_features(clock: str) -> dict[str, pl.Expr]:
     """Hour and weekday (Monday is 1), of the showing or of its record."""
     if clock == "logged":
         return {

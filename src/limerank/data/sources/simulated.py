@@ -6,7 +6,7 @@ The generative model, in the order it is drawn (docs/explanation/simulated-log.m
   the topic's own tags. Hidden: quality ~ N(0, 0.5); popularity is Zipf-like.
 * Users have a country and an age group, a hidden bias, and `interests` topics; before each session every interest is
   replaced by a fresh topic with probability `drift`.
-* A session shows up to `slots` different items at one moment. Each is drawn from the user's interests with probability
+* A session shows up to `slots` different items at one time. Each is drawn from the user's interests with probability
   `relevance`, otherwise from the whole catalog, in both cases by popularity.
 * A shown item c is clicked with probability sigmoid(z),
       z = intercept + bias + quality + context(device, duration)
@@ -228,7 +228,7 @@ def _draw_events(
         interests = np.where(drifting, generator.integers(0, config.topics, interests.shape), interests)
         active = np.flatnonzero(generator.random(users) < activity)
         item = _draw_slates(config, catalog, interests[active], generator)
-        moment = FIRST_MIDNIGHT_MS + day * DAY_MS + generator.integers(0, DAY_MS, len(active))
+        time = FIRST_MIDNIGHT_MS + day * DAY_MS + generator.integers(0, DAY_MS, len(active))
         device = generator.choice(len(DEVICES), size=len(active), p=(0.6, 0.15, 0.25))
         user = np.repeat(active, item.shape[1])
         shown = _first_of_each(item)
@@ -262,9 +262,9 @@ def _draw_events(
                 "request_id": np.repeat(day * config.users + first_user + active, item_counts),
                 "user_id": first_user + user,
                 "item_id": item,
-                "time": moment[of_request],
+                "time": time[of_request],
                 "device": np.array(DEVICES)[device][of_request],
-                "hour": (moment[of_request] % DAY_MS) // 3_600_000,
+                "hour": (time[of_request] % DAY_MS) // 3_600_000,
                 "click": click.astype(np.int8),
                 "long_view": (click & stay).astype(np.int8),
                 "watched_fraction": np.round(fraction, 3),
@@ -308,8 +308,8 @@ def _draw_slates(config: SimulatedConfig, catalog: _Catalog, interests: Ints, ge
     empty = high <= low  # a topic without items: fall back to the whole catalog
     low, high = np.where(empty, 0.0, low), np.where(empty, catalog.cumulative[-1], high)
     point = low + (high - low) * generator.random(shape)
-    place = np.searchsorted(catalog.cumulative, point, side="right") - 1
-    slates: Ints = catalog.by_topic[np.minimum(place, len(catalog.by_topic) - 1)]
+    position = np.searchsorted(catalog.cumulative, point, side="right") - 1
+    slates: Ints = catalog.by_topic[np.minimum(position, len(catalog.by_topic) - 1)]
     return slates
 
 

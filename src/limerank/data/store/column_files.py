@@ -103,9 +103,9 @@ class SegmentedColumn:
             rows = np.arange(*rows.indices(len(self)))
         rows = np.asarray(rows)
         values = np.empty(rows.shape, dtype=np.result_type(*self.pieces))
-        for place, piece in enumerate(self.pieces):
-            inside = (rows >= self.first[place]) & (rows < self.first[place + 1])
-            values[inside] = piece[rows[inside] - self.first[place]]
+        for number, piece in enumerate(self.pieces):
+            inside = (rows >= self.first[number]) & (rows < self.first[number + 1])
+            values[inside] = piece[rows[inside] - self.first[number]]
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

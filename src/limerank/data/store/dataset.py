@@ -1,4 +1,4 @@
-"""The on-disk event log: every event once, in flat typed columns sorted by (user, time); a request is a pointer.
+"""A dataset on disk: every event once, in flat typed columns sorted by (user, time); a request is a pointer.
 
 dataset.json            manifest: schema, counts, origin, segments, files with their hashes, fingerprint
 encoders.json           vocabularies, buckets and hashes, fitted on the training part
@@ -77,7 +77,7 @@ class StoredDataset:
         """What was set aside because it cannot be read, for machines."""
         return [bad.model_dump() | {"file": str(self.path_of(bad))} for bad in self.manifest.bad_rows]
 
-    def with_places(self, notes: Iterable[str]) -> list[str]:
+    def with_paths(self, notes: Iterable[str]) -> list[str]:
         """Notes as they are, but those on rows that were set aside say where these are now."""
         said = {bad.text: f"{bad.text}; they are in {self.path_of(bad)}" for bad in self.manifest.bad_rows}
         return [said.get(note, note) for note in notes]
@@ -144,7 +144,7 @@ class StoredDataset:
         return [self.column(f"events/{role.value}.{encoder.name}") for encoder in self.encoders.of(role)]
 
     def _map(self, path: Path) -> NDArray[Any]:
-        """A file of this dataset; another dataset that took its place meanwhile is never mixed with it."""
+        """A file of this dataset; another dataset that stands there meanwhile is never mixed with it."""
         try:
             if self.path.stat().st_ino != self._inode:
                 raise FileNotFoundError

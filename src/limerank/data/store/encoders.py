@@ -62,9 +62,9 @@ class Encoder(BaseModel):
             return self.bucketize(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
         if self.kind is Kind.HASHED:
             return hash_texts(column.cast(pl.String), self.buckets).astype(np.int64)
-        known = pl.DataFrame({"text": pl.Series(self.vocabulary, dtype=pl.String)}).with_row_index("place")
+        known = pl.DataFrame({"text": pl.Series(self.vocabulary, dtype=pl.String)}).with_row_index("position")
         found = pl.DataFrame({"text": column.cast(pl.String)}).join(known, on="text", how="left", maintain_order="left")
-        index = found["place"].cast(pl.Int64) + FIRST_KNOWN_INDEX
+        index = found["position"].cast(pl.Int64) + FIRST_KNOWN_INDEX
         return index.fill_null(UNKNOWN_INDEX).to_numpy()
 
     def encode_value(self, value: Any) -> int:
@@ -88,13 +88,13 @@ class Encoder(BaseModel):
         """What an index stands for, in words."""
         if index < FIRST_KNOWN_INDEX:
             return "padding" if index < UNKNOWN_INDEX else "unknown"
-        place = index - FIRST_KNOWN_INDEX
+        position = index - FIRST_KNOWN_INDEX
         if self.kind is Kind.HASHED:
-            return f"hash bucket {place}"
+            return f"hash bucket {position}"
         if self.kind is not Kind.CONTINUOUS:
-            return self.vocabulary[place]
-        low = "-inf" if place == 0 else f"{self.boundaries[place - 1]:g}"
-        high = "inf" if place == len(self.boundaries) else f"{self.boundaries[place]:g}"
+            return self.vocabulary[position]
+        low = "-inf" if position == 0 else f"{self.boundaries[position - 1]:g}"
+        high = "inf" if position == len(self.boundaries) else f"{self.boundaries[position]:g}"
         return f"[{low}, {high})"
 
     def bucketize(self, values: NDArray[np.floating]) -> Indices:

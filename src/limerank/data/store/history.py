@@ -123,14 +123,14 @@ class HistoryIndex:
         left = np.full(len(user), min(most, self.limit), dtype=np.int64)
         starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         ends = np.empty_like(starts)
-        for place in reversed(range(len(self._user_offsets))):
-            start, end = self._events_of(user, place)
-            end = np.where(segment > place, end, start)
+        for number in reversed(range(len(self._user_offsets))):
+            start, end = self._events_of(user, number)
+            end = np.where(segment > number, end, start)
             if own_end is not None:
-                end = np.where(segment == place, own_end, end)
-            starts[:, place] = np.maximum(start, end - left)
-            ends[:, place] = end
-            left -= end - starts[:, place]
+                end = np.where(segment == number, own_end, end)
+            starts[:, number] = np.maximum(start, end - left)
+            ends[:, number] = end
+            left -= end - starts[:, number]
         return starts, ends
 
 

@@ -42,11 +42,11 @@ def _events_of_users(dataset: StoredDataset, users: int) -> Ints:
     """[users, segments, 2]: where each user's events begin and end, counted through all segments."""
     ranges = np.zeros((users, len(dataset.segments), 2), dtype=np.int64)
     base = 0
-    for place, (piece, facts) in enumerate(
+    for number, (piece, facts) in enumerate(
         zip(dataset.pieces("requests/user_offsets"), dataset.manifest.segments, strict=True)
     ):
         offsets = piece.astype(np.int64) + base
-        ranges[: len(offsets) - 1, place, 0], ranges[: len(offsets) - 1, place, 1] = offsets[:-1], offsets[1:]
+        ranges[: len(offsets) - 1, number, 0], ranges[: len(offsets) - 1, number, 1] = offsets[:-1], offsets[1:]
         base += facts.events
     return ranges
 

@@ -90,7 +90,7 @@ class Configuration:
     dataset: Dataset
     folder: Path
     """Relative paths start here."""
-    place: str
+    where: str
     """File and dataset id, for errors."""
     processed: bool
     """The files hold FuxiCTR's indices (0: missing or padding), not raw values."""
@@ -103,26 +103,26 @@ def read_configuration(path: Path, dataset_id: str | None, data_root: Path | Non
         return _from_feature_map(path if path.is_file() else path / FEATURE_MAP)
     blocks = _blocks(path)
     chosen, file, values = _choose(blocks, path, dataset_id)
-    place = f"{file}, dataset '{chosen}'"
+    where = f"{file}, dataset '{chosen}'"
     notes: list[str] = []
-    values = _spelled_as_code(values, DATASET_KEYS, place, "dataset", notes)
+    values = _spelled_as_code(values, DATASET_KEYS, where, "dataset", notes)
     described = values.pop("feature_cols", None)
     labels = values.pop("label_col", None)
     if described is None:
-        found = _beside(values, chosen, file.parent, data_root, place)
+        found = _beside(values, chosen, file.parent, data_root, where)
         columns, mapped_labels = _read_feature_map(found, notes)
-        notes.append(f"{place} has no feature_cols: read as data that FuxiCTR processed, described by {found.name}")
+        notes.append(f"{where} has no feature_cols: read as data that FuxiCTR processed, described by {found.name}")
         labels = labels or mapped_labels
     else:
-        columns = _columns(described, place, notes)
-    values.update(columns=columns, labels=_labels(labels, place))
-    dataset = validate(Dataset, values, place, DataError)
+        columns = _columns(described, where, notes)
+    values.update(columns=columns, labels=_labels(labels, where))
+    dataset = validate(Dataset, values, where, DataError)
     if dataset.data_format not in ("csv", "parquet", "npz"):
         raise DataError(
-            f"{place}: data_format '{dataset.data_format}' is not read; convert the data to csv, parquet or npz"
+            f"{where}: data_format '{dataset.data_format}' is not read; convert the data to csv, parquet or npz"
         )
     processed = described is None or dataset.data_format == "npz" or not dataset.rebuild_dataset
-    return Configuration(chosen, dataset, file.parent, place, processed, tuple(dict.fromkeys(notes)))
+    return Configuration(chosen, dataset, file.parent, where, processed, tuple(dict.fromkeys(notes)))
 
 
 class _Loader(yaml.SafeLoader):
@@ -196,7 +196,7 @@ def _choose(
 
 
 def _spelled_as_code(
-    values: Mapping[str, Any], known: set[str], place: str, what: str, notes: list[str]
+    values: Mapping[str, Any], known: set[str], where: str, what: str, notes: list[str]
 ) -> dict[str, Any]:
     """Old spellings to the ones the code reads; a near miss of a known key is an error, any other key is ignored."""
     result: dict[str, Any] = {}
@@ -206,54 +206,54 @@ def _spelled_as_code(
             notes.append(f"'{key}' is read as '{name}', which is what FuxiCTR's code calls it")
         if name in known:
             if name in result:
-                raise DataError(f"{place}: {what} has both '{key}' and '{name}'; they mean the same, keep one")
+                raise DataError(f"{where}: {what} has both '{key}' and '{name}'; they mean the same, keep one")
             result[name] = value
             continue
         suggestion = did_you_mean(str(key), known)
         if suggestion.startswith("; did you mean"):
-            raise DataError(f"{place}: {what} has an unknown key '{key}'{suggestion}")
+            raise DataError(f"{where}: {what} has an unknown key '{key}'{suggestion}")
         notes.append(f"{what}: key '{key}' is ignored: it is not part of FuxiCTR's dataset format")
     return result
 
 
-def _columns(described: Any, place: str, notes: list[str]) -> tuple[Column, ...]:
+def _columns(described: Any, where: str, notes: list[str]) -> tuple[Column, ...]:
     if not isinstance(described, list) or not all(isinstance(entry, dict) for entry in described):
-        raise DataError(f"{place}: feature_cols must be a list of mappings")
+        raise DataError(f"{where}: feature_cols must be a list of mappings")
     columns: list[Column] = []
     for entry in described:
         names = entry.get("name")
         if names is None or names == []:
-            raise DataError(f"{place}: an entry of feature_cols has no 'name': {entry}")
+            raise DataError(f"{where}: an entry of feature_cols has no 'name': {entry}")
         for name in names if isinstance(names, list | tuple) else [names]:
-            columns.append(_column({**entry, "name": str(name)}, place, notes))
-    twice = [column.name for place_, column in enumerate(columns) if column.name in {c.name for c in columns[:place_]}]
+            columns.append(_column({**entry, "name": str(name)}, where, notes))
+    twice = [column.name for number, column in enumerate(columns) if column.name in {c.name for c in columns[:number]}]
     if twice:
-        raise DataError(f"{place}: feature_cols names '{twice[0]}' twice; keep one")
+        raise DataError(f"{where}: feature_cols names '{twice[0]}' twice; keep one")
     return tuple(columns)
 
 
-def _column(entry: Mapping[str, Any], place: str, notes: list[str]) -> Column:
+def _column(entry: Mapping[str, Any], where: str, notes: list[str]) -> Column:
     what = f"feature_cols, column '{entry['name']}'"
-    values = _spelled_as_code(entry, set(Column.model_fields) | UNUSED_COLUMN_KEYS, place, what, notes)
+    values = _spelled_as_code(entry, set(Column.model_fields) | UNUSED_COLUMN_KEYS, where, what, notes)
     kept = {key: value for key, value in values.items() if key not in UNUSED_COLUMN_KEYS}
-    column = validate(Column, kept, f"{place}, {what}", DataError)
+    column = validate(Column, kept, f"{where}, {what}", DataError)
     if column.preprocess and column.copied_from == column.name and not column.preprocess.startswith("copy_from("):
         raise DataError(
-            f"{place}, {what}: preprocess '{column.preprocess}' is Python code of a FuxiCTR project and cannot be run; "
+            f"{where}, {what}: preprocess '{column.preprocess}' is Python code of a FuxiCTR project and cannot be run; "
             "apply it to the files and remove the key, or set active: False"
         )
     return column
 
 
-def _labels(described: Any, place: str) -> tuple[str, ...]:
+def _labels(described: Any, where: str) -> tuple[str, ...]:
     entries = described if isinstance(described, list | tuple) else [described]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]
     if not names or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{place}: label_col must name the label, for example {{name: clk, dtype: float}}")
+        raise DataError(f"{where}: label_col must name the label, for example {{name: clk, dtype: float}}")
     return tuple(str(name) for name in names)
 
 
-def _beside(values: Mapping[str, Any], dataset_id: str, folder: Path, data_root: Path | None, place: str) -> Path:
+def _beside(values: Mapping[str, Any], dataset_id: str, folder: Path, data_root: Path | None, where: str) -> Path:
     root = str(values.get("data_root") or "")
     train = Path(str(values.get("train_data") or "")).parent
     candidates = [folder / root / dataset_id, folder / train, folder]
@@ -262,7 +262,7 @@ def _beside(values: Mapping[str, Any], dataset_id: str, folder: Path, data_root:
     for candidate in candidates:
         if (candidate / FEATURE_MAP).is_file():
             return candidate / FEATURE_MAP
-    raise DataError(f"{place}: no feature_cols, and no {FEATURE_MAP} beside the data; give one, or --data-root")
+    raise DataError(f"{where}: no feature_cols, and no {FEATURE_MAP} beside the data; give one, or --data-root")
 
 
 def _from_feature_map(path: Path) -> Configuration:

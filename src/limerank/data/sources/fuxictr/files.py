@@ -38,7 +38,7 @@ def find_files(configuration: Configuration, written: str, key: str, data_root: 
             return tuple(inside)
     hint = "" if data_root is not None else " (or pass --data-root)"
     tried = ", ".join(dict.fromkeys(str(start) for start in starts))
-    raise DataError(f"{configuration.place}: {key} '{written}' is not there; looked at {tried}; correct the path{hint}")
+    raise DataError(f"{configuration.where}: {key} '{written}' is not there; looked at {tried}; correct the path{hint}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reader:
     data_format: str
     wanted: tuple[Wanted, ...]
     padded: tuple[tuple[str, ...], ...] = ()
-    """Groups of list columns in which 0 is padding: a place is padding when the whole group has 0 there."""
+    """Groups of list columns in which 0 is padding: an element is padding when the whole group has 0 there."""
 
     def event_file(self, path: Path, part: str) -> EventFile:
         """One raw file as events that say which part they belong to."""
@@ -188,9 +188,9 @@ def without_padding(frame: pl.DataFrame, groups: Sequence[Sequence[str]]) -> pl.
         if not frame.height or any(column.dtype != pl.List(pl.Int64) for column in columns):
             continue
         width = max(int(column.list.len().fill_null(0).to_numpy().max(initial=1)) for column in columns)
-        places = [_square(column, width) for column in columns]
-        padding = pl.select(pl.all_horizontal(place == 0 for place in places)).to_series()
-        frame = frame.with_columns(_dropped(place, padding, width) for place in places)
+        squares = [_square(column, width) for column in columns]
+        padding = pl.select(pl.all_horizontal(square == 0 for square in squares)).to_series()
+        frame = frame.with_columns(_dropped(square, padding, width) for square in squares)
     return frame
 
 
@@ -200,9 +200,9 @@ def _square(column: pl.Series, width: int) -> pl.Series:
     return filled.explode().fill_null(0).alias(column.name)
 
 
-def _dropped(place: pl.Series, padding: pl.Series, width: int) -> pl.Series:
-    text = place.cast(pl.String).set(place == 0, "").set(padding, None)
-    return text.reshape((-1, width)).arr.to_list().list.drop_nulls().alias(place.name)
+def _dropped(square: pl.Series, padding: pl.Series, width: int) -> pl.Series:
+    text = square.cast(pl.String).set(square == 0, "").set(padding, None)
+    return text.reshape((-1, width)).arr.to_list().list.drop_nulls().alias(square.name)
 
 
 def wanted_column(described: Column, *, processed: bool, keep_first: int = 0) -> Wanted:

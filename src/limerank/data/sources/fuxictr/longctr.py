@@ -88,7 +88,7 @@ def read_side_tables(
         return None
     if dataset.user_info is None or dataset.item_info is None:
         missing = "item_info" if dataset.item_info is None else "user_info"
-        raise DataError(f"{configuration.place}: {missing} is missing; LongCTR's layout needs user_info and item_info")
+        raise DataError(f"{configuration.where}: {missing} is missing; LongCTR's layout needs user_info and item_info")
     (user_info,) = files.find_files(configuration, dataset.user_info, "user_info", data_root)
     (item_info,) = files.find_files(configuration, dataset.item_info, "item_info", data_root)
     user_columns = files.scan(user_info, "parquet").collect_schema().names()

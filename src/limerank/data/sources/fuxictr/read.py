@@ -56,7 +56,7 @@ class _Reading:
     def __init__(self, configuration: Configuration, data_root: Path | None, choices: Choices) -> None:
         self.configuration = configuration
         self.dataset = configuration.dataset
-        self.place = configuration.place
+        self.where = configuration.where
         self.choices = choices
         self.notes: list[str] = list(configuration.notes)
         self.columns: Sequence[Column] = [column for column in self.dataset.columns if column.active]
@@ -79,7 +79,7 @@ class _Reading:
         features = [feature for column in self.columns if (feature := self._feature(column)) is not None]
         reader = Reader(self.dataset.data_format, self._wanted(features, histories), self._padded(features, histories))
         events = [reader.event_file(file, part) for part, found in self.parts.items() for file in found]
-        schema = validate(Schema, self._schema(features, histories), self.place, DataError)
+        schema = validate(Schema, self._schema(features, histories), self.where, DataError)
         items, users = self.tables.frames(features, self.configuration.processed) if self.tables else (None, None)
         names = {"items": "items", "users": "users"} | (self.tables.names if self.tables else {})
         self._explain(schema)
@@ -96,7 +96,7 @@ class _Reading:
         carved = "10 % of the training requests, drawn with a fixed seed, select"
         if "test" not in parts:
             if "valid" not in parts:
-                raise DataError(f"{self.place}: neither valid_data nor test_data; a dataset needs something to test on")
+                raise DataError(f"{self.where}: neither valid_data nor test_data; a dataset needs something to test on")
             parts["test"] = parts.pop("valid")
             self.notes.append(f"no test_data: valid_data is the test part; without --select-on-test {carved}")
         elif parts.get("valid") == parts["test"]:
@@ -105,7 +105,7 @@ class _Reading:
                 f"valid_data is test_data: this configuration selects on the test set; unless --select-on-test {carved}"
             )
         if parts["train"] == parts["test"]:
-            raise DataError(f"{self.place}: train_data and test_data are the same files; correct one of them")
+            raise DataError(f"{self.where}: train_data and test_data are the same files; correct one of them")
         return parts
 
     def _id_column(self, what: str, named: str | None, usual: Sequence[str]) -> str:
@@ -116,12 +116,12 @@ class _Reading:
                 return by_name[named].copied_from
             if named in {column.copied_from for column in by_name.values()}:
                 return named
-            raise UsageError(f"{self.place}: no column '{named}' for the {what} id{did_you_mean(named, by_name)}")
+            raise UsageError(f"{self.where}: no column '{named}' for the {what} id{did_you_mean(named, by_name)}")
         metas = [name for name in usual if name in by_name and by_name[name].type == "meta"]
         found = metas or [name for name in usual if name in by_name]
         if not found:
             raise UsageError(
-                f"{self.place}: which column is the {what} id? pass --{what}-id; columns: {', '.join(sorted(by_name))}"
+                f"{self.where}: which column is the {what} id? pass --{what}-id; columns: {', '.join(sorted(by_name))}"
             )
         column = by_name[found[0]]
         self.notes.append(f"{what} id: column '{column.copied_from}' (--{what}-id chooses another)")
@@ -151,7 +151,7 @@ class _Reading:
                 self.assignment.ignore(column.name, f"histories are in {SEQUENCE} of user_info")
             if column.name in self.dataset.labels or copied in self.dataset.labels:
                 raise DataError(
-                    f"{self.place}: '{column.name}' is a feature and the label; remove it from feature_cols"
+                    f"{self.where}: '{column.name}' is a feature and the label; remove it from feature_cols"
                 )
 
     def _constancy(self) -> Constancy:
@@ -175,7 +175,7 @@ class _Reading:
             return Histories(item_ids=SEQUENCE, length=SEQUENCE_LENGTH)
         if not assignment.item_sequences:
             raise DataError(
-                f"{self.place}: no history: no sequence shares its embedding with an item feature (share_embedding); "
+                f"{self.where}: no history: no sequence shares its embedding with an item feature (share_embedding); "
                 "for a log with times instead of histories use `limerank prepare table`"
             )
         copies = {column.name: column.copied_from for column in self.columns}
@@ -194,7 +194,7 @@ class _Reading:
             return None
         kind = KINDS[column.type]
         if kind in (Kind.MULTI_VALUED, Kind.VECTOR) and role not in (Role.ITEM, Role.USER):
-            self.assignment.ignore(column.name, f"a {column.type} must describe a user or an item, not the moment")
+            self.assignment.ignore(column.name, f"a {column.type} must describe a user or an item, not the request")
             return None
         if kind is Kind.CONTINUOUS:
             self.notes.append(f"'{column.name}' is cut into buckets at quantiles; FuxiCTR feeds the plain number")
@@ -202,7 +202,7 @@ class _Reading:
         values: dict[str, Any] = {"name": column.name, "role": role, "kind": kind, "separator": column.splitter}
         if kind in (Kind.CATEGORICAL, Kind.MULTI_VALUED):
             values["minimum_count"] = least
-        return validate(Feature, values, f"{self.place}, column '{column.name}'", DataError)
+        return validate(Feature, values, f"{self.where}, column '{column.name}'", DataError)
 
     def _column(self, column: Column) -> Wanted:
         return files.wanted_column(column, processed=self.configuration.processed)
@@ -246,7 +246,7 @@ class _Reading:
     def _padding(self) -> str:
         sides = {column.padding for column in self._history_columns()}
         if len(sides) > 1:
-            raise DataError(f"{self.place}: the sequences of one history must have the same padding, pre or post")
+            raise DataError(f"{self.where}: the sequences of one history must have the same padding, pre or post")
         return next(iter(sides), "pre") if not self.configuration.processed else "pre"
 
     def _schema(self, features: Sequence[Feature], histories: Histories) -> dict[str, Any]:

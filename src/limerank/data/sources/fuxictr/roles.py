@@ -1,7 +1,7 @@
 """Which role each column of a FuxiCTR configuration plays, where the configuration itself does not say it.
 
 A column that never changes for a user describes the user; one that never changes for an item describes the item; any
-other belongs to the moment. The training rows decide.
+other belongs to the request. The training rows decide.
 """
 
 from __future__ import annotations

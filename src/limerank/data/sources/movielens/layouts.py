@@ -46,7 +46,7 @@ def scan_csv(path: Path) -> pl.LazyFrame:
 
 def _scan_plain_lines(path: Path, columns: Sequence[str], separator: str) -> pl.LazyFrame:
     """A file without header and quotes; columns named '' are dropped."""
-    names = [name or f"between_{place}" for place, name in enumerate(columns)]
+    names = [name or f"between_{number}" for number, name in enumerate(columns)]
     lines = pl.scan_csv(
         path, separator=separator, has_header=False, quote_char=None, infer_schema=False, new_columns=names
     )
@@ -104,18 +104,18 @@ def _movies_100k(path: Path) -> pl.DataFrame:
 
 def _users_100k(path: Path) -> pl.DataFrame:
     rows = _read_lines(path, "|", 5)
-    return _users([row[0] for row in rows], *([row[place] for row in rows] for place in (1, 2, 3, 4)))
+    return _users([row[0] for row in rows], *([row[field] for row in rows] for field in (1, 2, 3, 4)))
 
 
 def _movies_1m(path: Path) -> pl.DataFrame:
     rows = _read_lines(path, "::", 3)
-    ids, titles, genres = ([row[place] for row in rows] for place in range(3))
+    ids, titles, genres = ([row[field] for row in rows] for field in range(3))
     return _movies(ids, titles, list(map(_year_of, titles)), [listed.split("|") for listed in genres])
 
 
 def _users_1m(path: Path) -> pl.DataFrame:
     rows = _read_lines(path, "::", 5)
-    return _users([row[0] for row in rows], *([row[place] for row in rows] for place in (2, 1, 3, 4)))
+    return _users([row[0] for row in rows], *([row[field] for row in rows] for field in (2, 1, 3, 4)))
 
 
 def _users(

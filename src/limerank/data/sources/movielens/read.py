@@ -64,12 +64,14 @@ def read_movielens(folder: Path, *, positive_from: float = 4.0, split: str = "la
     """Read the edition that lies in `folder`, or in its only subfolder that holds one."""
     if split not in SPLITS:
         raise UsageError(f"--split {split}: no such protocol{did_you_mean(split, SPLITS)}")
-    layout, place = _find_layout(folder)
-    ratings, movies_path = _existing(place, layout.ratings), _existing(place, layout.movies)
-    users_path = _existing(place, layout.users) if layout.users else None
+    layout, folder = _find_layout(folder)
+    ratings, movies_path = _existing(folder, layout.ratings), _existing(folder, layout.movies)
+    users_path = _existing(folder, layout.users) if layout.users else None
     assert ratings is not None  # the layout was found by it
     if movies_path is None:
-        raise DataError(f"{place / layout.movies}: no such file; the {layout.name} layout has it beside {ratings.name}")
+        raise DataError(
+            f"{folder / layout.movies}: no such file; the {layout.name} layout has it beside {ratings.name}"
+        )
     movies = layout.read_movies(movies_path)
     users = layout.read_users(users_path) if users_path and layout.read_users else None
     features = (
@@ -111,10 +113,10 @@ def read_movielens(folder: Path, *, positive_from: float = 4.0, split: str = "la
 def _find_layout(folder: Path) -> tuple[Layout, Path]:
     check_folder(folder, "give the unpacked MovieLens folder, or add --download 100k")
     subfolders = sorted(path for path in folder.iterdir() if path.is_dir())
-    for places in ([folder], subfolders):
-        found = [(layout, place) for place in places for layout in LAYOUTS if _fits(layout, place)]
+    for folders in ([folder], subfolders):
+        found = [(layout, home) for home in folders for layout in LAYOUTS if _fits(layout, home)]
         if len(found) > 1:
-            names = ", ".join(place.name for _, place in found)
+            names = ", ".join(home.name for _, home in found)
             raise DataError(f"{folder}: holds several editions ({names}); give one of them as --raw")
         if found:
             return found[0]
@@ -125,12 +127,12 @@ def _find_layout(folder: Path) -> tuple[Layout, Path]:
     raise DataError(f"{folder}: no MovieLens edition is in it; looked for {wanted}, each also as .gz")
 
 
-def _fits(layout: Layout, place: Path) -> bool:
-    path = _existing(place, layout.ratings)
+def _fits(layout: Layout, folder: Path) -> bool:
+    path = _existing(folder, layout.ratings)
     if path is None:
         return False
     return not layout.header or set(layout.header) <= set(column_names(scan_csv(path), path))
 
 
-def _existing(place: Path, name: str) -> Path | None:
-    return next((path for path in (place / name, place / f"{name}.gz") if path.is_file()), None)
+def _existing(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)

@@ -102,8 +102,8 @@ def find_files(base: Path, patterns: Sequence[str], key: str, notes: list[str]) 
 
 def find_default_files(base: Path, name: str, notes: list[str]) -> list[Path]:
     """The file or folder `name`.* of a folder; none is an empty list, several are an error."""
-    places = [base / name, *(base / f"{name}{ending}" for ending in ENDINGS)]
-    there = [place for place in places if (place.is_dir() if place.name == name else place.exists())]
+    tried = [base / name, *(base / f"{name}{ending}" for ending in ENDINGS)]
+    there = [path for path in tried if (path.is_dir() if path.name == name else path.exists())]
     if len(there) > 1:
         raise DataError(
             f"{there[0]}: {there[1].name} is there too; remove one, or say which with tables.{name} in dataset.yaml"
@@ -193,9 +193,9 @@ def explained(path: Path, dialect: Dialect, rows_done: Callable[[], int] = lambd
         after = f" after row {rows_done():,}" if rows_done() else ""
         if is_parquet(path):
             raise DataError(f"{path}: cannot be read as a table{after} ({reason}); {CUT_OFF}") from None
-        place = None if isinstance(broken, OSError) else find_bad_line(path, dialect.separator_of(path), dialect.quote)
-        if place is not None:
-            raise DataError(f"{path}, {place}") from None
+        line = None if isinstance(broken, OSError) else find_bad_line(path, dialect.separator_of(path), dialect.quote)
+        if line is not None:
+            raise DataError(f"{path}, {line}") from None
         if isinstance(broken, OSError):
             raise DataError(f"{path}: cannot be read{after} ({reason}); {CUT_OFF}") from None
         if "utf" in reason.lower():
@@ -215,16 +215,16 @@ def _without_empty_lines(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _matches(base: Path, pattern: str, key: str) -> list[Path]:
-    place = base / pattern
-    if place.exists():
-        return [place]
+    path = base / pattern
+    if path.exists():
+        return [path]
     if not GLOB_CHARACTERS & set(pattern):
-        raise DataError(f"{place}: no such file or folder; correct {key}, whose paths are relative to {_called(base)}")
+        raise DataError(f"{path}: no such file or folder; correct {key}, whose paths are relative to {_called(base)}")
     anchor = Path(pattern).anchor
     matches = Path(anchor).glob(pattern[len(anchor) :]) if anchor else base.glob(pattern)
     found = sorted(match for match in matches if _is_hidden(Path(pattern)) or not _is_hidden(match))
     if not found:
-        raise DataError(f"{place}: no file matches; correct {key}, whose paths are relative to {_called(base)}")
+        raise DataError(f"{path}: no file matches; correct {key}, whose paths are relative to {_called(base)}")
     return found
 
 

@@ -187,29 +187,29 @@ def _parts(batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         yield pl.concat(held)
 
 
-def _locate(place: Path, schema_file: Path | None) -> tuple[Path, Path]:
+def _locate(path: Path, schema_file: Path | None) -> tuple[Path, Path]:
     """The description and the folder that its paths are relative to."""
-    if place.is_dir():
-        description = schema_file or place / DESCRIPTION
+    if path.is_dir():
+        description = schema_file or path / DESCRIPTION
         if not description.is_file():
             raise DataError(
                 f"{description}: no such file; describe the log there: limerank init --from LOG --out {description}"
                 f"{near(description)}"
             )
-        return description, place
-    if not place.exists() and place.name.lower().endswith((*DESCRIPTION_ENDINGS, *ENDINGS)):
+        return description, path
+    if not path.exists() and path.name.lower().endswith((*DESCRIPTION_ENDINGS, *ENDINGS)):
         raise DataError(
-            f"{place}: no such file; --raw is a description, or a folder with {DESCRIPTION} in it{near(place)}"
+            f"{path}: no such file; --raw is a description, or a folder with {DESCRIPTION} in it{near(path)}"
         )
-    if not place.exists():
-        check_folder(place, f"it should hold {DESCRIPTION} and events.csv or events.parquet")
-    if place.name.lower().endswith(ENDINGS):
+    if not path.exists():
+        check_folder(path, f"it should hold {DESCRIPTION} and events.csv or events.parquet")
+    if path.name.lower().endswith(ENDINGS):
         raise UsageError(
-            f"--raw {place}: is a table; pass the folder it is in, or describe it first: limerank init --from {place}"
+            f"--raw {path}: is a table; pass the folder it is in, or describe it first: limerank init --from {path}"
         )
     if schema_file is not None:
-        raise UsageError(f"--schema {schema_file}: --raw {place} is a description already; pass the folder as --raw")
-    return place, place.parent
+        raise UsageError(f"--schema {schema_file}: --raw {path} is a description already; pass the folder as --raw")
+    return path, path.parent
 
 
 def needed_columns(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]:
@@ -226,10 +226,10 @@ def needed_columns(schema: Schema) -> Iterator[tuple[str, tuple[str, ...], str]]
         yield task.source_column, ("events",), f"task '{task.name}'"
         if task.true_probability is not None:
             yield task.true_probability, ("events",), f"true_probability of task '{task.name}'"
-    places = {Role.ITEM: ("items", "events"), Role.USER: ("users", "events")}
+    tables = {Role.ITEM: ("items", "events"), Role.USER: ("users", "events")}
     for feature in schema.features:
         if ready is None or feature.role is not Role.EVENT:  # ready-made histories bring their own event columns
-            yield feature.source_column, places.get(feature.role, ("events",)), f"feature '{feature.name}'"
+            yield feature.source_column, tables.get(feature.role, ("events",)), f"feature '{feature.name}'"
     if schema.display is not None:
         yield schema.display, ("items", "events"), "display"
     if ready is not None:
@@ -243,12 +243,12 @@ def _used_columns(schema: Schema, files: Files, description: str, partial: bool)
     """The columns of each table that are needed; a column that is nowhere is reported with the nearest name."""
     used: dict[str, set[str]] = {name: set() for name in files}
     for column, names, needed_by in needed_columns(schema):
-        places = [name for name in names if any(column in file.columns for file in files[name])]
-        if not places and partial and names != ("events",):
+        found = [name for name in names if any(column in file.columns for file in files[name])]
+        if not found and partial and names != ("events",):
             continue
-        if not places:
+        if not found:
             raise DataError(_missing(column, [files[name] for name in names if files[name]], needed_by, description))
-        used[places[0]].add(column)
+        used[found[0]].add(column)
     for name, id_column in (("items", schema.item_id), ("users", schema.user_id)):
         used[name].add(id_column)
         for file in files[name]:

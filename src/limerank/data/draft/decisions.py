@@ -1,23 +1,67 @@
-"""What was decided about a log that nobody has described yet."""
+"""What is decided about a log that nobody has described yet: of each column, of each key, and in all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.data.draft.columns import ColumnFacts
-from limerank.data.draft.roles import Decision, Label
-from limerank.data.raw.bad_rows import MOST_BAD_SHARE
+from limerank.data.draft.column_facts import ColumnFacts
 from limerank.data.raw.location import shown
+from limerank.data.raw.set_aside import MOST_BAD_FRACTION
 from limerank.data.sources.table.files import Dialect
-from limerank.schema import TimeUnit
+from limerank.schema import NAME_PATTERN, Kind, Role, TimeUnit
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a column becomes in the description, or why it is left out."""
+
+    facts: ColumnFacts
+    reason: str
+    role: Role | None = None
+    kind: Kind = Kind.CATEGORICAL
+    options: dict[str, Any] = field(default_factory=dict)
+    check: str = ""
+    likely: Role = Role.EVENT
+    """The role to suggest for a column that is left out; of the doubtful ones the one that cannot leak."""
+
+    def left_out(self, reason: str) -> Decision:
+        """The same column, not used."""
+        return Decision(self.facts, reason, likely=self.role or self.likely)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A column that can be learned."""
+
+    facts: ColumnFacts
+    positive_from: float | None
+    positive_rate: float
+    order: int
+    check: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its task."""
+        plain = safe_name(self.facts.name)
+        return plain if self.positive_from is None else f"{plain}_from_{self.positive_from:g}"
+
+
+def safe_name(column: str) -> str:
+    """A column's name as the name of a feature or task."""
+    if re.match(NAME_PATTERN, column):
+        return column
+    cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "_", column).lstrip(".-")
+    return cleaned or "unnamed"
 
 
 def is_rare(rows: NDArray[np.bool_]) -> bool:
     """Whether these rows are few enough of all for `prepare` to drop them."""
-    return int(rows.sum()) <= MOST_BAD_SHARE * len(rows)
+    return int(rows.sum()) <= MOST_BAD_FRACTION * len(rows)
 
 
 @dataclass(frozen=True)
@@ -41,10 +85,10 @@ class Oddity:
     @property
     def text(self) -> str:
         """`looks like seconds, except line 522: 'yesterday'`."""
-        place = f"{self.first}, where it is empty" if self.value is None else f"{self.first}: {shown(self.value)}"
+        first = f"{self.first}, where it is empty" if self.value is None else f"{self.first}: {shown(self.value)}"
         if not is_rare(self.rows):
-            return f"{self.problem} in {self.count:,} rows, which prepare refuses (first {place})"
-        return f"looks like {self.looks_like}, except {f'{self.count:,} rows, first ' if self.count > 1 else ''}{place}"
+            return f"{self.problem} in {self.count:,} rows, which prepare refuses (first {first})"
+        return f"looks like {self.looks_like}, except {f'{self.count:,} rows, first ' if self.count > 1 else ''}{first}"
 
 
 @dataclass(frozen=True)

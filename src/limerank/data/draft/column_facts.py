@@ -30,7 +30,7 @@ class Looks(StrEnum):
     INTEGER = "whole numbers"
     NUMBER = "numbers"
     TEXT = "texts"
-    MOMENT = "times"
+    TIME = "times"
     LIST = "lists"
     VECTOR = "vectors"
     OTHER = "another type"
@@ -143,7 +143,7 @@ def _look(column: pl.Series, present: pl.Series) -> tuple[Looks, pl.Series, dict
     if dtype == pl.Boolean:
         return Looks.FLAG, column.cast(pl.Int64), {"low": 0.0, "high": 1.0}
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-        return Looks.MOMENT, column, {}
+        return Looks.TIME, column, {}
     if dtype.is_numeric():
         return _numeric(column)
     if dtype not in (pl.String, pl.Categorical, pl.Enum):
@@ -179,7 +179,7 @@ def _text(column: pl.Series, present: pl.Series) -> tuple[Looks, pl.Series, dict
         if numbers.null_count() == column.null_count():
             return _numeric(numbers)
     if _is_iso(present):
-        return Looks.MOMENT, column, {}
+        return Looks.TIME, column, {}
     separator = vector_separator(present)
     if separator is not None:
         return Looks.VECTOR, column, {"separator": separator}
@@ -191,9 +191,9 @@ def _text(column: pl.Series, present: pl.Series) -> tuple[Looks, pl.Series, dict
 
 def _is_iso(present: pl.Series) -> bool:
     """Whether these texts are times, but for a few that the preparation would not take, such as the year 1."""
-    moments = read_iso(present.str.strip_chars())
-    outside = int((~moments.dt.timestamp("ms").is_between(0, LATEST_TIME, closed="left")).sum())
-    return not moments.null_count() and (not outside or few(outside, len(present)))
+    times = read_iso(present.str.strip_chars())
+    outside = int((~times.dt.timestamp("ms").is_between(0, LATEST_TIME, closed="left")).sum())
+    return not times.null_count() and (not outside or few(outside, len(present)))
 
 
 def vector_separator(present: pl.Series) -> str | None:

@@ -17,7 +17,7 @@ from limerank.data.store.bad_rows import PATTERN, BadRows, Reason, listed, rows_
 from limerank.errors import DataError
 from limerank.schema import Schema, TimeUnit
 
-MOST_BAD_SHARE = 0.1  # more bad rows than this are a wrong description
+MOST_BAD_FRACTION = 0.1  # more bad rows than this are a wrong description
 OWN_COLUMNS = ("file", "line", "column", "problem")
 
 Ints = NDArray[np.int64]
@@ -44,19 +44,19 @@ class SetAside:
         self.written: list[BadRows] = []
         self._found: list[_Found] = []
 
-    def add(self, file: int, bad: BadValuesError, place: Location) -> None:
+    def add(self, file: int, bad: BadValuesError, location: Location) -> None:
         """Note the bad rows of a batch of a file, which is named by its number."""
-        rows = place.rows(bad.wrong)
+        rows = location.rows(bad.wrong)
         self._found.append(_Found(file, rows, bad.column, bad.problem, bad.value))
         self.rows += len(rows)
 
     def refuse_many(self, rows_read: int) -> None:
         """Raise when too many of the rows read so far are bad."""
-        if self.rows > MOST_BAD_SHARE * rows_read:
-            names = ", ".join(self.files[place].name for place in sorted({found.file for found in self._found}))
+        if self.rows > MOST_BAD_FRACTION * rows_read:
+            names = ", ".join(self.files[number].name for number in sorted({found.file for found in self._found}))
             raise DataError(
                 f"{names}: {self.rows:,} of {rows_text(rows_read)} are bad: {listed(self._reasons())} (first: "
-                f"{self._first()}); more than {MOST_BAD_SHARE:.0%} are not dropped, because then the description is "
+                f"{self._first()}); more than {MOST_BAD_FRACTION:.0%} are not dropped, because then the description is "
                 "wrong: correct it, or the log"
             )
 
@@ -97,10 +97,10 @@ class SetAside:
     def _frames(self) -> Iterator[pl.DataFrame]:
         """The bad rows whole, in order, all with the same columns."""
         concerned = sorted({found.file for found in self._found})
-        columns = list(dict.fromkeys(name for place in concerned for name in self.files[place].whole.columns))
-        for place in concerned:
-            wanted = self._wanted(place)
-            file, before = self.files[place], 0
+        columns = list(dict.fromkeys(name for number in concerned for name in self.files[number].whole.columns))
+        for number in concerned:
+            wanted = self._wanted(number)
+            file, before = self.files[number], 0
             for numbers, batch in file.whole.batches():
                 rows = pl.DataFrame({"row": pl.int_range(before, before + batch.height, dtype=pl.Int64, eager=True)})
                 hits = rows.with_columns(line=numbers).join(wanted, on="row", how="inner", maintain_order="left")
@@ -109,14 +109,14 @@ class SetAside:
                     own = [pl.repeat(file.name, hits.height, eager=True), hits["line"], hits["column"], hits["problem"]]
                     yield self._written(own, batch[hits["row"] - (before - batch.height)], columns)
 
-    def _wanted(self, place: int) -> pl.DataFrame:
+    def _wanted(self, number: int) -> pl.DataFrame:
         """Row (from 0), column and problem of the bad rows of one file."""
         return pl.concat(
             pl.DataFrame({"row": found.rows - 1}).with_columns(
                 column=pl.lit(found.column), problem=pl.lit(found.problem)
             )
             for found in self._found
-            if found.file == place
+            if found.file == number
         ).sort("row")
 
     def _written(self, own: list[pl.Series], rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
@@ -136,7 +136,7 @@ class SetAside:
         """Values as a CSV file would hold them."""
         dtype = values.dtype
         if values.name == self.schema.time and (dtype == pl.Date or isinstance(dtype, pl.Datetime)):
-            return _moments(values, self.schema.time_unit)
+            return _time_texts(values, self.schema.time_unit)
         if isinstance(dtype, pl.Array):
             values = values.arr.to_list()
         if isinstance(values.dtype, pl.List):
@@ -145,12 +145,12 @@ class SetAside:
         return values.cast(pl.String)
 
 
-def _moments(values: pl.Series, unit: TimeUnit) -> pl.Series:
+def _time_texts(values: pl.Series, unit: TimeUnit) -> pl.Series:
     """Times that were stored as such, written in the unit in which texts are read."""
-    moments = values.cast(pl.Datetime("ms"))
+    times = values.cast(pl.Datetime("ms"))
     if unit is TimeUnit.ISO:
-        return moments.dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
-    milliseconds = moments.dt.timestamp("ms")
+        return times.dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+    milliseconds = times.dt.timestamp("ms")
     in_unit = milliseconds / 1000 if unit is TimeUnit.SECONDS else milliseconds * PER_MILLISECOND.get(unit, 1)
     return in_unit.cast(pl.String)
 

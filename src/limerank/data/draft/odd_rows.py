@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from limerank.data.draft.columns import ColumnFacts, Looks, epoch_unit, facts_of, few, without_words, words_of
+from limerank.data.draft.column_facts import ColumnFacts, Looks, epoch_unit, facts_of, few, without_words, words_of
 from limerank.data.draft.roles import is_rating
 from limerank.data.draft.words import AMOUNT_WORDS, LABEL_ORDER, TIME_NAMES, TIME_WORDS
 from limerank.data.raw.columns import WRITTEN_AS_FLOAT, read_iso
@@ -80,7 +80,7 @@ def _readings(values: pl.Series) -> Iterator[pl.Series]:
 def _is_measured(facts: ColumnFacts) -> bool:
     """Whether a column is read as times, labels or amounts; in all others a strange value is just one more name."""
     words = set(words_of(facts.name))
-    if facts.looks in (Looks.FLAG, Looks.NUMBER, Looks.MOMENT) or is_rating(facts, words):
+    if facts.looks in (Looks.FLAG, Looks.NUMBER, Looks.TIME) or is_rating(facts, words):
         return True
     is_time = epoch_unit(facts, nearly=bool(words & TIME_WORDS)) or "".join(words_of(facts.name)) in TIME_NAMES
     return facts.looks is Looks.INTEGER and bool(is_time or words & AMOUNT_WORDS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from limerank.batch import RequestBatch
-from limerank.data.batches import Position, RequestLoader, share_items
+from limerank.data.batches import Position, RequestLoader, distinct_items
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.ranges import LONG_RANGE, Ranges
 from limerank.splits import Part
@@ -47,7 +47,7 @@ def same(left: Iterable[RequestBatch], right: Iterable[RequestBatch]) -> bool:
 def test_a_loader_goes_on_exactly_where_another_stopped(
     dataset: StoredDataset, seed: int, stopped: int, prefetch: int
 ) -> None:
-    """Two passes in one go equal the batches before and after a stop at any place, in any pass."""
+    """Two passes in one go equal the batches before and after a stop at any batch, in any pass."""
     whole = loader_of(dataset, seed=seed)
     expected = [*whole, *whole]
     first = loader_of(dataset, seed=seed, prefetch=prefetch)
@@ -127,6 +127,7 @@ def test_slices_and_rows_gather_the_same(pairs: list[tuple[int, int]]) -> None:
 @given(rows=st.lists(st.integers(0, 200), min_size=1, max_size=2000))
 def test_items_are_shared_without_changing_what_a_row_is(dataset: StoredDataset, rows: list[int]) -> None:
     """Whichever way the items of a batch are found: the whole table, a bitmap or sorting."""
-    items, place = share_items(dataset.item_table, np.array(rows, dtype=np.uint8))
-    assert torch.equal(items.take(place).indices, dataset.item_table.take(torch.tensor(rows)).indices)
-    assert torch.equal(items.take(place).lists[0].values, dataset.item_table.take(torch.tensor(rows)).lists[0].values)
+    items, position = distinct_items(dataset.item_table, np.array(rows, dtype=np.uint8))
+    taken, expected = items.take(position), dataset.item_table.take(torch.tensor(rows))
+    assert torch.equal(taken.indices, expected.indices)
+    assert torch.equal(taken.lists[0].values, expected.lists[0].values)
