@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import settings
 from numerics import THREADS
-from publishing import publish_run
 
 from limerank.api.dataset import Dataset
 from limerank.api.run import Run
@@ -81,7 +80,7 @@ def runs(dataset: StoredDataset, tmp_path_factory: pytest.TempPathFactory) -> di
 def store(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose active bundle is LIME-MHA in fp16."""
     path = tmp_path_factory.mktemp("stores") / "store"
-    publish_run(runs["lime-mha"], path)
+    runs["lime-mha"].publish(path, quiet=True)
     return path
 
 

@@ -24,17 +24,14 @@ class Jagged:
 
     def take(self, rows: Tensor) -> Jagged:
         """The lists at `rows`, in that order."""
-        before, wanted = (
-            self.offsets.numpy(),
-            rows.numpy(),
-        )  # numpy: torch's repeat_interleave takes longer than all this
+        before, wanted = self.offsets.numpy(), rows.numpy()  # torch's repeat_interleave takes longer than all this
         begin = before[wanted]
         lengths = before[wanted + 1] - begin
         offsets = np.zeros(len(wanted) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        rows = np.repeat(begin - offsets[:-1], lengths)
-        rows += np.arange(offsets[-1])
-        return Jagged(self.values.index_select(0, torch.from_numpy(rows)), torch.from_numpy(offsets))
+        values = np.repeat(begin - offsets[:-1], lengths)
+        values += np.arange(offsets[-1])
+        return Jagged(self.values.index_select(0, torch.from_numpy(values)), torch.from_numpy(offsets))
 
     def followed_by(self, other: Jagged) -> Jagged:
         """These lists, then the other ones."""

@@ -20,7 +20,7 @@ class UsageError(LimerankError):
 
 
 class ArgumentError(UsageError, ValueError):
-    """A tensor handed to an op that does not fit its neighbors: names the argument and both shapes."""
+    """An argument that cannot be: an unknown option, a value out of range, a tensor that does not fit its neighbors."""
 
 
 class DataError(LimerankError):

@@ -122,11 +122,11 @@ def check_free(final: Path, *, marker: str, overwrite: bool) -> None:
 
 def check_writable(final: Path, option: str) -> None:
     """Raise before long work when nothing could be written at its end."""
-    parent_there = next(parent for parent in (final.absolute(), *final.absolute().parents) if parent.exists())
-    if not parent_there.is_dir():
-        raise UnavailableError(f"{option} {final}: {parent_there} is a file, not a folder; choose another place")
-    if not os.access(parent_there, os.W_OK | os.X_OK):
-        raise UnavailableError(f"{option} {final}: nothing may be written in {parent_there}; choose another place")
+    existing = next(parent for parent in (final.absolute(), *final.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise UnavailableError(f"{option} {final}: {existing} is a file, not a folder; choose another place")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UnavailableError(f"{option} {final}: nothing may be written in {existing}; choose another place")
 
 
 def _swap_in(staging: Path, final: Path) -> None:

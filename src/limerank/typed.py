@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from limerank.errors import LimerankError, UsageError, did_you_mean
+from limerank.errors import ArgumentError, LimerankError, UsageError, did_you_mean
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -24,7 +24,7 @@ else:
             try:
                 return super().__call__(*args, **values)
             except ValidationError as invalid:
-                raise UsageError(f"{cls.__name__}: {_explain(cls, invalid)}") from None
+                raise ArgumentError(f"{cls.__name__}: {_explain(cls, invalid)}") from None
 
 
 class Typed(BaseModel, metaclass=_OneLine):

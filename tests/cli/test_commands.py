@@ -27,7 +27,7 @@ def test_the_walk_by_hand(tmp_path: Path) -> None:
     dataset, run, store = tmp_path / "d", tmp_path / "run", tmp_path / "store"
     sizes = ["--users", "80", "--items", "120", "--topics", "4", "--sessions", "8", "--slots", "5"]
     prepared = answer("prepare", "simulated", *sizes, "--out", dataset)
-    assert prepared["items"] == 121
+    assert prepared["items"] == 120
     described = answer("describe", dataset)
     assert described["items"] == 120
     assert set(described["parts"]) == {"train", "validation", "test"}

@@ -31,7 +31,7 @@ def test_init_then_prepare(place: Path) -> None:
     assert "next: read my-log.yaml" in done.stdout
     assert "limerank prepare table --raw my-log.yaml --out datasets/mine" in done.stdout
     prepared = answer("prepare", "table", "--raw", "my-log.yaml", "--out", "datasets/mine", cwd=place)
-    assert prepared["items"] == 201
+    assert prepared["items"] == 200
     assert any("my-log/events.parquet: columns not used: 'click_probability'" in note for note in prepared["notes"])
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from publishing import publish_run
 
 from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
@@ -135,7 +134,7 @@ def test_served_scores_are_trained_scores(dataset: StoredDataset, name: str, tmp
     """For the users whose stored history is the one the bundle carries: forward equals the engine, item by item."""
     config = RunConfig(dataset=dataset.path, model={"name": name}, train=TrainConfig(epochs=1, max_history=50), seed=1)
     run = Run.of(train(config, tmp_path / "run", Progress(quiet=True)))
-    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
+    engine = Engine(run.publish(tmp_path / "store", rows="fp32", quiet=True))
     ranker = run.ranker(dataset)
     loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=50)
     context = dataset.encoders.of(Role.CONTEXT)[0].name
@@ -168,7 +167,7 @@ def test_requests_in_the_log_score_like_requests_now(tmp_path: Path) -> None:
     config = RunConfig(dataset=dataset.path, model={"name": "lime-mha"}, train=TrainConfig(epochs=1), seed=1)
     run = Run.of(train(config, tmp_path / "run", Progress(quiet=True)))
     ranker = run.ranker(dataset)
-    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
+    engine = Engine(run.publish(tmp_path / "store", rows="fp32", quiet=True))
     loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=100)
     rows, offsets = loader.history.rows_of_users(100)
     (context,) = dataset.encoders.of(Role.CONTEXT)

@@ -15,7 +15,6 @@ import pytest
 import torch
 from calling import answer, refusal
 from numpy.typing import NDArray
-from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
@@ -85,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     dataset = append(folder / "whole", with_events(raw, events.filter(later)))
     user, start = dataset.column("requests/user"), dataset.column("requests/start")
     requests = []
-    for user_row in range(1, dataset.manifest.counts["users"]):
+    for user_row in range(1, dataset.manifest.table_rows["users"]):
         number = max(np.flatnonzero(user == user_row), key=lambda one: int(dataset.column("events/time")[start[one]]))
         user_id = dataset.user_ids[user_row]
         own = events.filter(pl.col("user_id") == user_id)
@@ -382,7 +381,7 @@ def test_ready_made_histories_refuse_times_before_the_first_step(
 def test_ready_made_histories_have_positions(ready_made: StoredDataset, encoding: str, tmp_path: Path) -> None:
     """Trained and served; the moment of a request and of its events makes no difference."""
     run = Run.of(train(config_of(ready_made, name="lime-mha", encoding=encoding), tmp_path / "run", QUIET))
-    engine = Engine(publish_run(run, tmp_path / "store", row_type="fp32"))
+    engine = Engine(run.publish(tmp_path / "store", rows="fp32", quiet=True))
     assert set(engine.bundle.histories) == {"offsets", "item", "events"}
     now = 1_800_000_000_000
     inputs, _ = engine.user_inputs("1", {}, [Event("2", time=now)], now)

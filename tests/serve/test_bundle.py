@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from forging import bundle_folder, rehash
-from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
@@ -155,7 +154,7 @@ def test_activate_roll_back_and_collect(runs: dict[str, Run], tmp_path: Path) ->
     store = BundleStore(tmp_path / "store")
     ids = []
     for name in ("lime-mha", "mha", "ttsn"):
-        ids.append(publish_run(runs[name], store.path).manifest.id)
+        ids.append(runs[name].publish(store.path, quiet=True).manifest.id)
     assert (store.current_id(), store.previous_id()) == (ids[2], ids[1])
     store.roll_back()
     assert (store.current_id(), store.previous_id()) == (ids[1], ids[2])
@@ -174,8 +173,8 @@ def test_activate_roll_back_and_collect(runs: dict[str, Run], tmp_path: Path) ->
 
 def test_a_bundle_that_fails_verification_does_not_become_active(runs: dict[str, Run], tmp_path: Path) -> None:
     store = BundleStore(tmp_path / "store")
-    good = publish_run(runs["ttsn"], store.path).manifest.id
-    bad = publish_run(runs["mha"], store.path, activate=False).manifest.id
+    good = runs["ttsn"].publish(store.path, quiet=True).manifest.id
+    bad = runs["mha"].publish(store.path, activate=False, quiet=True).manifest.id
     path = store.path / "bundles" / bad / "rows.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BundleError, match="rows.safetensors"):
@@ -203,7 +202,7 @@ def test_an_interrupted_export_leaves_nothing(
 
     monkeypatch.setattr("limerank.serve.offline.files.write_json", disk_full)
     with pytest.raises(OSError, match="No space left"):
-        publish_run(runs["ttsn"], tmp_path / "store")
+        runs["ttsn"].publish(tmp_path / "store", quiet=True)
     assert list((tmp_path / "store" / "bundles").iterdir()) == []
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from calling import answer, limerank, refusal
-from publishing import publish_run
 
 from limerank.api.run import Run
 from limerank.batch import Features, Jagged
@@ -54,7 +53,7 @@ def total(candidate: CandidateExplanation) -> float:
 @pytest.mark.parametrize("row_type", ["fp32", "fp16", "u8"])
 def test_terms_add_up_to_what_is_served(runs: dict[str, Run], row_type: RowType, tmp_path: Path) -> None:
     """From stored rows of any type, for both tasks, with context and new events, an unknown item included."""
-    engine = Engine(publish_run(runs["lime-mha"], tmp_path / "store", row_type=row_type))
+    engine = Engine(runs["lime-mha"].publish(tmp_path / "store", rows=row_type, quiet=True))
     asked: dict[str, Any] = {
         "context": {"device": "phone", "hour": 20},
         "events": [Event("i7", {"clicked": 1, "watched_fraction": 0.9}), Event("ghost", {"clicked": 0})],
@@ -306,7 +305,7 @@ def test_hashed_values_are_buckets_and_resting_links_attract_nothing(engine: Eng
 @pytest.mark.parametrize("name", ["pma", "mha", "ttsn"])
 def test_other_rankers_have_no_links(runs: dict[str, Run], name: str, tmp_path: Path) -> None:
     """One line that names the rankers which have them, exit code 2, from all three ways to ask."""
-    publish_run(runs[name], tmp_path / "store")
+    runs[name].publish(tmp_path / "store", quiet=True)
     engine = Engine.open(tmp_path / "store")
     with pytest.raises(UsageError, match="only LIME rankers"):
         explain(engine, "u1", ["i1"])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from calling import answer
-from publishing import publish_run
 from safetensors.torch import load_file, save_file
 
 from limerank import files
@@ -32,7 +31,7 @@ BYTES = {"fp32": 4 * (128 + 64), "fp16": 2 * (128 + 64), "u8": 128 + 4 + 2 * 64}
 
 @pytest.fixture
 def u8_bundle(runs: dict[str, Run], tmp_path: Path) -> Path:
-    return publish_run(runs["lime-mha"], tmp_path / "store", row_type="u8").path
+    return runs["lime-mha"].publish(tmp_path / "store", rows="u8", quiet=True).path
 
 
 @pytest.mark.parametrize("row_type", sorted(BYTES))
@@ -81,15 +80,15 @@ def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, ro
 
 def test_u8_rows_of_width_zero_are_served(runs: dict[str, Run], tmp_path: Path) -> None:
     """TTSN has no rows at all; its head part is stored in half precision and still ranks."""
-    engine = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="u8"))
-    half = Engine(publish_run(runs["ttsn"], tmp_path / "store", row_type="fp16"))
+    engine = Engine(runs["ttsn"].publish(tmp_path / "store", rows="u8", quiet=True))
+    half = Engine(runs["ttsn"].publish(tmp_path / "store", rows="fp16", quiet=True))
     assert engine.answer("u1").item_ids == half.answer("u1").item_ids
 
 
 def test_rows_that_u8_cannot_hold_are_refused_and_nothing_is_published(runs: dict[str, Run], tmp_path: Path) -> None:
     """The MHA skyline's rows are query projections, of either sign."""
     with pytest.raises(ArgumentError, match="u8 holds values from 0 up, .*; store these rows as fp16 or fp32"):
-        publish_run(runs["mha"], tmp_path / "store", row_type="u8")
+        runs["mha"].publish(tmp_path / "store", rows="u8", quiet=True)
     assert BundleStore(tmp_path / "store").ids() == []
 
 

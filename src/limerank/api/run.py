@@ -18,6 +18,7 @@ from limerank.errors import UsageError
 from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
+from limerank.serve.bundle import Bundle
 from limerank.serve.publish import RowType, publish
 from limerank.serve.store import BundleStore
 from limerank.splits import Part
@@ -96,7 +97,12 @@ class Run(FinishedRun):
     def export(
         self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False
     ) -> BundleStore:
-        """Run the offline item stage and publish a verified bundle, active unless told otherwise."""
+        """Run the offline item stage and publish a verified bundle, active unless told otherwise; returns the store."""
+        self.publish(store, rows=rows, activate=activate, quiet=quiet)
+        return BundleStore.open(store)
+
+    def publish(self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False) -> Bundle:
+        """The same as `export`, and returns the bundle that was published, opened: `lr.Engine(run.publish(store))`."""
         progress = Progress(quiet=quiet)
         dataset = self._dataset(progress)
         return publish(

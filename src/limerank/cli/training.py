@@ -99,8 +99,7 @@ def export(
     from limerank.api.run import Run
 
     use_threads(threads)
-    bundle = Run.open(run).export(store, rows=rows, activate=activate, quiet=as_json).published
-    assert bundle is not None  # export publishes
+    bundle = Run.open(run).publish(store, rows=rows, activate=activate, quiet=as_json)
     manifest = bundle.manifest
     if as_json:
         emit_json(

@@ -21,8 +21,9 @@ from limerank.data.build.entities import encoded_features, read_table
 from limerank.data.raw import columns
 from limerank.data.raw.columns import ID
 from limerank.data.raw.location import Location
-from limerank.data.store.dataset import UNKNOWN_ROW, StoredDataset
+from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import Feature, Role
 

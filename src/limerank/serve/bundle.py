@@ -34,6 +34,8 @@ from limerank.typed import validate
 FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended
 NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
 """Older formats that open, with the names they have for tensors of rows and for options."""
+REFUSED = ("limerank-bundle-1", "limerank-bundle-2")
+"""Formats of version 0.1.0: some of their bundles lost users and items after an append, and nothing tells which."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
 ITEMS, USERS = "items.safetensors", "users.safetensors"
 HISTORIES, SEEN = "histories.safetensors", "seen.safetensors"
@@ -175,7 +177,13 @@ def read_manifest(path: Path) -> BundleManifest:
     if not path.is_dir():
         raise BundleError(f"{path}: no such bundle; see `limerank bundle list`")
     values = files.read_json(path / MANIFEST, BundleError, FIX)
-    if not isinstance(values, dict) or values.get("format") not in (FORMAT, *NAMES_BEFORE):
+    found = values.get("format") if isinstance(values, dict) else None
+    if found in REFUSED:
+        raise BundleError(
+            f"{path / MANIFEST}: format '{found}' was made by an older limerank and may have lost ids; export the run "
+            "again: limerank export RUN --store STORE"
+        )
+    if found not in (FORMAT, *NAMES_BEFORE):
         raise BundleError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
     return validate(BundleManifest, values, str(path / MANIFEST), BundleError)
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
-from limerank.data.store.dataset import UNKNOWN_ROW
 from limerank.data.store.encoders import encode_rows
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from limerank.batch import History
-from limerank.data.store.dataset import UNKNOWN_ROW
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import ItemState
 from limerank.models.lime import ReadingLayer
@@ -116,26 +116,26 @@ def explain(
     chosen = tasks.index(task) if task else 0
     return Explanation(
         task=tasks[chosen],
-        candidates=[_candidate(item, parts, place, chosen) for place, item in enumerate(item_ids)],
+        candidates=[_candidate(item, parts, row, chosen) for row, item in enumerate(item_ids)],
         events=_most_read(bundle, reads, names, inputs.history, top_events),
         history_used=len(names),
     )
 
 
-def _candidate(item: str, parts: Contributions, place: int, task: int) -> CandidateExplanation:
-    links, weights = parts.links[place, task], parts.weights[place]
+def _candidate(item: str, parts: Contributions, row: int, task: int) -> CandidateExplanation:
+    links, weights = parts.links[row, task], parts.weights[row]
     added, taken = links.sum(0), weights.mean(0)
     return CandidateExplanation(
         item=item,
-        logit=float(parts.total[place, task]),
+        logit=float(parts.total[row, task]),
         links=[
             LinkPart(link, float(taken[link]), float(added[link]), weights[:, link].tolist(), links[:, link].tolist())
             for link in added.abs().argsort(descending=True, stable=True).tolist()
         ],
         from_links=float(links.sum()),
-        from_item=float(parts.item[place, task]),
-        from_user=float(parts.user[place, task]),
-        constant=float(parts.constant[place, task]),
+        from_item=float(parts.item[row, task]),
+        from_user=float(parts.user[row, task]),
+        constant=float(parts.constant[row, task]),
     )
 
 
@@ -162,17 +162,17 @@ def _most_read(
     last = len(names) - 1
 
     def event(link: int, position: int) -> EventRead:
-        place = last - position
+        row = last - position
         return EventRead(
-            item=names[place],
+            item=names[row],
             position=position + 1,
-            fraction=float(fractions[place, link]),
-            weights=reads[place, link].tolist(),
+            fraction=float(fractions[row, link]),
+            weights=reads[row, link].tolist(),
             features={
                 encoder.name: encoder.decode(int(index))
-                for encoder, index in zip(bundle.encoders.event, happened[place], strict=True)
+                for encoder, index in zip(bundle.encoders.event, happened[row], strict=True)
             },
-            time=None if history.times is None else int(history.times[place]),
+            time=None if history.times is None else int(history.times[row]),
         )
 
     return [

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from limerank.data.store.dataset import UNKNOWN_ROW
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.data.store.ranges import Ranges
 from limerank.errors import DataError
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from limerank.batch import Features, Jagged
-from limerank.data.store.dataset import UNKNOWN_ROW
 from limerank.data.store.encoders import Encoder
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError
 from limerank.models import RANKERS
 from limerank.models.lime import LimeRanker
@@ -172,7 +172,8 @@ class _ValueCounter:
         counts[:FIRST_KNOWN_INDEX] = 0
         self.values = (counts >= fewest).nonzero()[:, 0]
         self.counts = counts[self.values]
-        self.place = torch.full((encoder.size,), -1).index_copy(0, self.values, torch.arange(len(self.values)))
+        self.number_of_value = torch.full((encoder.size,), -1)
+        self.number_of_value[self.values] = torch.arange(len(self.values))
         self.sums = torch.zeros(len(self.values), links, dtype=torch.float64)
 
     def add(self, start: int, stop: int, weights: Tensor) -> None:
@@ -180,24 +181,24 @@ class _ValueCounter:
         if not len(self.values):
             return
         items, values = self._pairs(start, stop)
-        places = self.place[values]
-        kept = places >= 0
-        self.sums.index_add_(0, places[kept], weights.index_select(0, items[kept]))
+        numbers = self.number_of_value[values]
+        kept = numbers >= 0
+        self.sums.index_add_(0, numbers[kept], weights.index_select(0, items[kept]))
 
     def attributes(self, link: int, attracted: Tensor, items: int, top: int) -> Iterator[Attribute]:
         """The values of which a link attracts more than their part, up to `top`."""
         fractions = self.sums[:, link] / attracted.clamp(min=torch.finfo(torch.float64).tiny)
         lifts = fractions / (self.counts / items)
         told = torch.xlogy(fractions, lifts)
-        for place in told.argsort(descending=True, stable=True)[:top].tolist():
-            if not float(lifts[place]) > 1:
+        for number in told.argsort(descending=True, stable=True)[:top].tolist():
+            if not float(lifts[number]) > 1:
                 return
             yield Attribute(
                 feature=self.encoder.name,
-                value=self.encoder.decode(int(self.values[place])),
-                lift=float(lifts[place]),
-                fraction=float(fractions[place]),
-                items=int(self.counts[place]),
+                value=self.encoder.decode(int(self.values[number])),
+                lift=float(lifts[number]),
+                fraction=float(fractions[number]),
+                items=int(self.counts[number]),
             )
 
     def _items(self) -> int:

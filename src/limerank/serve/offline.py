@@ -122,7 +122,7 @@ def _histories(dataset: StoredDataset, max_history: int) -> dict[str, torch.Tens
 
 def _seen(dataset: StoredDataset) -> dict[str, torch.Tensor]:
     """The distinct catalog items that each user ever had an event with; of ready-made histories, in the latest one."""
-    users, items = (dataset.manifest.counts[table] for table in ("users", "items"))
+    users, items = (dataset.manifest.table_rows[table] for table in ("users", "items"))
     if dataset.schema.histories is None:
         user = np.repeat(dataset.column("requests/user").astype(np.int64), np.diff(dataset.column("requests/start")))
         item = np.asarray(dataset.column("events/item")).astype(np.int64)

@@ -9,6 +9,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import if_interrupted
 from limerank.models import Ranker
 from limerank.progress import Progress
+from limerank.serve.bundle import Bundle
 from limerank.serve.offline import export
 from limerank.serve.store import BundleStore
 
@@ -27,10 +28,10 @@ def publish(
     metrics: dict[str, Any] | None = None,
     activate: bool = True,
     progress: Progress | None = None,
-) -> BundleStore:
+) -> Bundle:
     """Compute item rows, publish them with all a request needs, and make the bundle active if asked.
 
-    The bundle is verified once, when it is whole; the store remembers it as `published`.
+    The bundle is verified once, when it is whole.
     """
     with if_interrupted(f"interrupted; nothing was activated, {store} ranks as before"):
         bundle = export(
@@ -43,7 +44,6 @@ def publish(
             metrics=metrics,
             progress=progress,
         )
-    opened = BundleStore(store, published=bundle)
     if activate:
-        opened.make_active(bundle)
-    return opened
+        BundleStore(store).make_active(bundle)
+    return bundle

@@ -27,10 +27,8 @@ class Active(BaseModel):
 class BundleStore:
     """A directory of bundles with at most one active."""
 
-    def __init__(self, path: Path, published: Bundle | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.published = published
-        """The bundle that was published when this store was opened, verified then."""
 
     @classmethod
     def open(cls, path: files.AnyPath) -> BundleStore:

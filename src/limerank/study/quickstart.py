@@ -138,7 +138,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     progress.say("1/5  simulating an exposure log with known click probabilities")
     dataset = Dataset.build(simulate(SimulatedConfig()), out=folder / "dataset", overwrite=True, quiet=True)
     counts = dataset.manifest.counts
-    progress.say(f"     {counts['events']:,} events of {counts['users'] - 1:,} users on {counts['items'] - 1:,} items")
+    progress.say(f"     {counts['events']:,} events of {counts['users']:,} users on {counts['items']:,} items")
     progress.say("2/5  training three rankers on the same data, sizes and seed")
     jobs = [
         training_job(dataset.path, {"name": name}, seed, training, folder / "runs", overwrite=True)
@@ -169,8 +169,7 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
             done=bar.advance,
         )
     progress.say("4/5  offline stage: item rows for the whole catalog, published as a verified bundle")
-    bundle = runs[LIME].export(folder / "store", quiet=progress.quiet).published
-    assert bundle is not None  # export publishes
+    bundle = runs[LIME].publish(folder / "store", quiet=progress.quiet)
     progress.say("5/5  ranking for one user, feeding one click, ranking again")
     story = tell_click_story(Engine(bundle))
     return QuickstartResult(

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from limerank.config import RunConfig, TrainConfig, apply_overrides, parse_override, read_yaml
 from limerank.data.sources.table.read import DESCRIPTION, describes_a_log
-from limerank.data.store.dataset import MANIFEST
+from limerank.data.store.manifest import MANIFEST
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import joined
 from limerank.models import RANKERS, check_model

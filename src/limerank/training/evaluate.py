@@ -63,7 +63,7 @@ def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> d
 
 
 def candidates_of(loader: RequestLoader, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Event-log rows of the candidates of some requests, and the user of each."""
+    """Rows of the candidates in the dataset of some requests, and the user of each."""
     start = loader.dataset.column("requests/start")
     counts = start[requests + 1].astype(np.int64) - start[requests].astype(np.int64)
     user = loader.dataset.column("requests/user")[requests].astype(np.int64)

@@ -57,7 +57,7 @@ def below_floor(metrics: dict[str, Metrics], floor: dict[str, Metrics]) -> list[
 def _train_counts(dataset: StoredDataset) -> tuple[Floats, Floats]:
     """For every item, and for every user: rows of the train part, then positives of each task."""
     tasks = [dataset.column(f"events/label.{task.name}") for task in dataset.schema.tasks]
-    items, users = (np.zeros((1 + len(tasks), dataset.manifest.counts[what])) for what in ("items", "users"))
+    items, users = (np.zeros((1 + len(tasks), dataset.manifest.table_rows[what])) for what in ("items", "users"))
     loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=1)
     for first in range(0, len(loader.requests), REQUESTS_PER_BLOCK):
         rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])

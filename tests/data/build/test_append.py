@@ -178,7 +178,8 @@ KILLED = """
 import sys
 from pathlib import Path
 from limerank.data.build.append import append
-from limerank.data.store.dataset import StoredDataset, Manifest
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import Manifest
 from limerank.data.raw.log import EventFile, RawLog
 import polars as pl
 dataset = StoredDataset.open(Path(sys.argv[1]))

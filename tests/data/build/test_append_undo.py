@@ -20,7 +20,8 @@ from limerank.data.build import append as appending
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
 from limerank.data.store import states
-from limerank.data.store.dataset import MANIFEST, StoredDataset
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import MANIFEST
 from limerank.data.store.states import undo
 from limerank.errors import ConflictError, DataError
 from limerank.progress import Progress
@@ -178,7 +179,8 @@ from pathlib import Path
 from typing import Any
 import polars as pl
 from limerank.data.build import append as appending
-from limerank.data.store.dataset import MANIFEST, StoredDataset
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import MANIFEST
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.states import undo
 

@@ -88,7 +88,7 @@ def test_the_simulated_log_is_understood_and_prepares(raw_log: RawLog, tmp_path:
     assert description["tasks"] == [{"name": "click"}]
     assert "left out: looks like a probability" in line_of(lines, "{name: click_probability}")
     log = prepare(read_table_log(tmp_path / "dataset.yaml"), tmp_path / "d")
-    assert log.manifest.counts["items"] == 201
+    assert log.manifest.counts["items"] == 200
 
 
 def test_a_plain_log_prepares_as_it_stands(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_history_is_strictly_earlier_and_complete(
     user, time = dataset.column("requests/user"), dataset.column("events/time")
     start = dataset.column("requests/start").astype(np.int64)
     user_of_row = np.repeat(
-        np.arange(dataset.manifest.counts["users"]), np.diff(dataset.column("requests/user_offsets"))
+        np.arange(dataset.manifest.table_rows["users"]), np.diff(dataset.column("requests/user_offsets"))
     )
     for part in Part:
         loader = RequestLoader(dataset, part, batch_requests=4, max_history=max_history)
@@ -187,7 +187,8 @@ def test_expand_ranges(pairs: list[tuple[int, int]]) -> None:
 
 def test_a_simulation_with_more_topics_than_items_still_prepares(tmp_path: Path) -> None:
     dataset = prepare(simulate(SimulatedConfig(users=20, items=5, topics=9, sessions=6, slots=4)), tmp_path / "d")
-    assert dataset.manifest.counts["items"] == 6
+    assert dataset.manifest.counts["items"] == 5
+    assert dataset.manifest.table_rows["items"] == len(dataset.item_table) == 6, "the unknown item has a row too"
 
 
 def test_multi_valued_lists_are_kept_jagged(dataset: StoredDataset, raw_log: RawLog) -> None:

@@ -43,7 +43,7 @@ def publish(
 
     from limerank import files
     from limerank.api.dataset import Dataset
-    from limerank.data.store.dataset import MANIFEST
+    from limerank.data.store.manifest import MANIFEST
     from limerank.errors import if_interrupted
 
     started = time.perf_counter()

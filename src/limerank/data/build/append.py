@@ -22,7 +22,8 @@ from limerank.data.build.reading import Intake
 from limerank.data.raw.log import RawLog
 from limerank.data.store import states
 from limerank.data.store.bad_rows import BadRows
-from limerank.data.store.dataset import MANIFEST, SegmentFacts, StoredDataset
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import MANIFEST, SegmentFacts
 from limerank.data.store.merge import merge_segments
 from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress

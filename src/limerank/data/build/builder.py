@@ -23,8 +23,8 @@ from limerank.data.build.sorting import FinalRows, SortedEvents, Sorting
 from limerank.data.raw.location import Location
 from limerank.data.raw.log import RawLog
 from limerank.data.store.column_files import map_column, save_column, write_ids
-from limerank.data.store.dataset import UNKNOWN_ROW, SegmentFacts
 from limerank.data.store.encoders import Encoders
+from limerank.data.store.manifest import UNKNOWN_ROW, SegmentFacts
 from limerank.progress import Progress
 from limerank.schema import Role
 

@@ -16,7 +16,8 @@ from limerank.data.build.entities import Table
 from limerank.data.build.reading import ITEM, USER, Intake
 from limerank.data.raw.log import RawLog
 from limerank.data.store.column_files import save_column
-from limerank.data.store.dataset import ENCODERS, FORMAT, MANIFEST, Manifest, StoredDataset, seal
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import ENCODERS, FORMAT, MANIFEST, Manifest, seal
 from limerank.errors import DataError, if_interrupted
 from limerank.progress import Progress
 

@@ -81,8 +81,8 @@ class _View:
 
     def columns(self) -> Iterator[tuple[str, Ints, int]]:
         """Every single-valued column known of a candidate or a request: name, category of each event, size."""
-        yield "user id", self.user, self.dataset.manifest.counts["users"]
-        yield "item id", self.item, self.dataset.manifest.counts["items"]
+        yield "user id", self.user, self.dataset.manifest.table_rows["users"]
+        yield "item id", self.item, self.dataset.manifest.table_rows["items"]
         tables = ((Role.ITEM, self.dataset.item_table, self.item), (Role.USER, self.dataset.user_table, self.user))
         for role, table, rows in tables:
             single = [e for e in self.dataset.encoders.of(role) if e.kind not in (Kind.MULTI_VALUED, Kind.VECTOR)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from limerank.batch import Features
 from limerank.data.describe.checks import Level, run_checks
-from limerank.data.store.dataset import UNKNOWN_ROW, StoredDataset
+from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import UNLIMITED, HistoryIndex
 from limerank.schema import Role
 from limerank.splits import Part
@@ -19,15 +19,14 @@ PADDED_HISTORY = 256
 def describe(dataset: StoredDataset) -> dict[str, Any]:
     """Counts, label rates and history lengths per part, the features with their sizes, bytes, and the checks."""
     counts = dataset.manifest.counts
-    reserved = UNKNOWN_ROW + 1
     checks = run_checks(dataset)
     return {
         "fingerprint": dataset.fingerprint,
         "origin": dataset.manifest.origin,
         "events": counts["events"],
         "requests": counts["requests"],
-        "users": counts["users"] - reserved,
-        "items": counts["items"] - reserved,
+        "users": counts["users"],
+        "items": counts["items"],
         "dropped": dataset.manifest.dropped,
         "segments": len(dataset.segments),
         "tasks": [task.name for task in dataset.schema.tasks],

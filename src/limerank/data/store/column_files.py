@@ -86,3 +86,38 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind not in "iu" or not array.size:
         return array
     return array.astype(np.promote_types(np.min_scalar_type(array.min()), np.min_scalar_type(array.max())))
+
+
+class SegmentedColumn:
+    """Columns of several segments read as one."""
+
+    def __init__(self, pieces: list[NDArray[Any]]) -> None:
+        self.pieces = pieces
+        self.first = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        values = np.empty(rows.shape, dtype=np.result_type(*self.pieces))
+        for place, piece in enumerate(self.pieces):
+            inside = (rows >= self.first[place]) & (rows < self.first[place + 1])
+            values[inside] = piece[rows[inside] - self.first[place]]
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.concatenate(self.pieces).astype(dtype) if dtype else np.concatenate(self.pieces)
+
+    def astype(self, dtype: Any) -> NDArray[Any]:
+        """The whole column in memory."""
+        return np.asarray(self).astype(dtype)
+
+    def tolist(self) -> list[Any]:
+        """The whole column as a list."""
+        return list(np.asarray(self).tolist())
+
+
+Column = NDArray[Any] | SegmentedColumn

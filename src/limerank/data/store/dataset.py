@@ -23,104 +23,20 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from limerank import files
 from limerank.batch import Features
-from limerank.data.store.bad_rows import PATTERN, BadRows
-from limerank.data.store.column_files import map_column
+from limerank.data.store.bad_rows import BadRows
+from limerank.data.store.column_files import Column, SegmentedColumn, map_column
 from limerank.data.store.encoders import Encoders
 from limerank.data.store.features import features_of
+from limerank.data.store.manifest import ENCODERS, FIX, Manifest, read_manifest
 from limerank.errors import DataError
-from limerank.schema import Role, Schema
+from limerank.schema import Role
 from limerank.splits import Part
 from limerank.typed import validate
 
-MANIFEST, ENCODERS = "dataset.json", "encoders.json"
-FORMAT = "limerank-dataset-2"
-FIX = "prepare the dataset again"
-UNKNOWN_ROW = 0
-
 Ints = NDArray[np.int64]
-
-
-class SegmentFacts(BaseModel):
-    """One segment: where it is and how much it adds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    events: int
-    requests: int
-    items: int
-    users: int
-    history_items: int = 0
-
-
-class Manifest(BaseModel):
-    """All that is known of a prepared dataset besides its columns."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: str
-    fingerprint: str
-    origin: dict[str, Any]
-    dataset_schema: Schema
-    dropped: dict[str, int]
-    notes: list[str]
-    """What a person should know of how the log was read."""
-    bad_rows: list[BadRows] = []
-    """What was set aside because it cannot be read; not among `dropped`."""
-    first_time: int | None
-    last_time: int | None
-    segments: list[SegmentFacts]
-    parts: str
-    grown_from: list[str]
-    """Fingerprints this dataset had before events were appended."""
-    files: list[files.FileRecord]
-    before: Manifest | None = None
-    """The state before the last append, for undoing it; what was before that is not kept."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Events, requests, and rows of the item and user tables (the unknown row included)."""
-        counted = ("events", "requests", "items", "users", "history_items")
-        return {name: sum(getattr(one, name) for one in self.segments) for name in counted}
-
-
-class SegmentedColumn:
-    """Columns of several segments read as one."""
-
-    def __init__(self, pieces: list[NDArray[Any]]) -> None:
-        self.pieces = pieces
-        self.first = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
-
-    def __len__(self) -> int:
-        return int(self.first[-1])
-
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        rows = np.asarray(rows)
-        values = np.empty(rows.shape, dtype=np.result_type(*self.pieces))
-        for place, piece in enumerate(self.pieces):
-            inside = (rows >= self.first[place]) & (rows < self.first[place + 1])
-            values[inside] = piece[rows[inside] - self.first[place]]
-        return values
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.concatenate(self.pieces).astype(dtype) if dtype else np.concatenate(self.pieces)
-
-    def astype(self, dtype: Any) -> NDArray[Any]:
-        """The whole column in memory."""
-        return np.asarray(self).astype(dtype)
-
-    def tolist(self) -> list[Any]:
-        """The whole column as a list."""
-        return list(np.asarray(self).tolist())
-
-
-Column = NDArray[Any] | SegmentedColumn
 
 
 class StoredDataset:
@@ -240,35 +156,5 @@ class StoredDataset:
         return pl.concat([pl.read_ipc(segment / name)[column] for segment in self.segments])
 
     def _features(self, role: Role, folder: str) -> Features:
-        rows = self.manifest.counts[folder]
+        rows = self.manifest.table_rows[folder]
         return features_of(self.encoders.of(role), rows, lambda name: self.pieces(f"{folder}/{name}"))
-
-
-def read_manifest(path: Path) -> Manifest:
-    """What a dataset says of itself; its other files are not looked at."""
-    if not path.is_dir():
-        what = "is a file, not a dataset" if path.is_file() else "no dataset here"
-        for old in files.replaced_versions(path):
-            raise DataError(f"{path}: an interrupted --overwrite left the dataset as {old}; rename it back")
-        raise DataError(f"{path}: {what}; make one with `limerank prepare` (simulated, table, movielens, ...)")
-    if not (path / MANIFEST).exists() and not (path / ENCODERS).exists():
-        raise DataError(f"{path}: holds no {MANIFEST}, so it is not a dataset; prepare it first: limerank prepare")
-    values = files.read_json(path / MANIFEST, DataError, FIX)
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise DataError(f"{path / MANIFEST}: key 'format' is not '{FORMAT}'; {FIX}")
-    return validate(Manifest, values, str(path / MANIFEST), DataError)
-
-
-def fingerprint_of(manifest: Manifest, records: list[files.FileRecord]) -> str:
-    """A hash over the meaning of a dataset and the content of its files; rows that were set aside are no part of it."""
-    schema = manifest.dataset_schema.model_dump_json()
-    counted = [record for record in records if not Path(record.path).match(PATTERN)]
-    return files.digest_of(schema, *(f"{record.path} {record.sha256}" for record in counted))
-
-
-def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Record every file of a dataset that is being written, fingerprint it and write the manifest last."""
-    records = [record for record in files.record_files(folder) if record.path != MANIFEST]
-    sealed = manifest.model_copy(update={"files": records, "fingerprint": fingerprint_of(manifest, records)})
-    files.write_json(folder / MANIFEST, sealed.model_dump(mode="json"))
-    return sealed

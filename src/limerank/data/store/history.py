@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank.batch import Features
-from limerank.data.store.dataset import Column, StoredDataset
+from limerank.data.store.column_files import Column
+from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.ranges import Ranges
 from limerank.schema import Role
 
@@ -34,7 +35,7 @@ class HistoryIndex:
         self._timed = dataset.schema.time is not None
         self._user = dataset.column("requests/user")
         self._end = dataset.column("requests/history_end")
-        self._users = dataset.manifest.counts["users"]
+        self._users = dataset.manifest.table_rows["users"]
         facts = dataset.manifest.segments
         self._first_event = np.concatenate([[0], np.cumsum([one.events for one in facts])])
         self._first_request = np.concatenate([[0], np.cumsum([one.requests for one in facts])])

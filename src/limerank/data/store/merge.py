@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limerank.data.store.column_files import ColumnWriter, save_column, write_ids
-from limerank.data.store.dataset import SegmentFacts, StoredDataset
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import SegmentFacts
 from limerank.data.store.ranges import expand_ranges
 
 USERS_PER_BLOCK = 20_000
@@ -19,8 +20,8 @@ Ints = NDArray[np.int64]
 
 def merge_segments(dataset: StoredDataset, folder: Path, name: str) -> SegmentFacts:
     """Write one segment that says what all segments of a dataset say together."""
-    counts = dataset.manifest.counts
-    per_segment = _events_of_users(dataset, counts["users"])
+    manifest = dataset.manifest
+    per_segment = _events_of_users(dataset, manifest.table_rows["users"])
     begins, ends = per_segment[..., 0], per_segment[..., 1]
     _merge_events(dataset, folder, begins, ends)
     sizes = ends - begins
@@ -31,9 +32,10 @@ def merge_segments(dataset: StoredDataset, folder: Path, name: str) -> SegmentFa
         _merge_table(dataset, folder, table)
     write_ids(folder / "item_ids.arrow", dataset.item_ids, dataset.item_displays, unknown=False)
     write_ids(folder / "user_ids.arrow", dataset.user_ids, None, unknown=False)
-    for bad in dataset.manifest.bad_rows:
+    for bad in manifest.bad_rows:
         shutil.copyfile(dataset.path_of(bad), folder / bad.file)
-    return SegmentFacts(name=name, **{key: counts[key] for key in ("events", "requests", "items", "users")})
+    sizes_of = {name: manifest.counts[name] for name in ("events", "requests")} | manifest.table_rows
+    return SegmentFacts(name=name, **sizes_of)
 
 
 def _events_of_users(dataset: StoredDataset, users: int) -> Ints:

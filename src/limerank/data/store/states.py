@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from limerank import files
 from limerank.data.store.column_files import save_column
-from limerank.data.store.dataset import ENCODERS, FIX, MANIFEST, Manifest, StoredDataset, fingerprint_of, read_manifest
+from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import ENCODERS, FIX, MANIFEST, Manifest, fingerprint_of, read_manifest
 from limerank.errors import ConflictError, DataError
 
 LOCK = "append.lock"
