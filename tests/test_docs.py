@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,35 @@ def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+PAGES_OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TODAY, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_names_of_modules_and_files_exist(page: Path) -> None:
+    """`limerank.room.module.name`, `room/file.py` and `tests/file.py` in backticks."""
+    text = page.read_text()
+    for name in re.findall(r"`(limerank(?:\.\w+)+)[`(]", text):
+        assert resolves(name), name
+    for path in re.findall(r"`([\w/]+/\w+\.py)`", text):
+        assert (ROOT / path).is_file() or (ROOT / "src/limerank" / path).is_file(), path
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name can be imported, or is an attribute of what can."""
+    try:
+        return bool(pkgutil.resolve_name(name))
+    except (ImportError, AttributeError):
+        return False
+
+
+def test_the_plan_of_the_house_shows_every_room() -> None:
+    plan = (ROOT / "docs/explanation/house.md").read_text().split("```")[1]
+    shown = re.findall(r"^( *)(\w+)/ ", plan, re.MULTILINE)
+    source = ROOT / "src/limerank"
+    rooms = {path.parent.name for depth in ("*", "data/*") for path in source.glob(f"{depth}/__init__.py")}
+    assert {name for _, name in shown} == rooms
 
 
 def test_configuration_page_lists_every_key_with_its_default() -> None:
