@@ -29,7 +29,7 @@ test-numerics: $(VENV)/.dev
 	$(BIN)/python tests/numerics.py
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo 'site/index.html'
 
 lint: $(VENV)/.dev

@@ -1,7 +1,7 @@
 """Compare three rankers on the same data: two towers, LIME, and the attention that LIME approximates.
 
-Run it (`python examples/compare_three_rankers.py [FOLDER]`, about ten seconds), or open it in an editor that knows `# %%`
-cells and run it cell by cell. It writes below FOLDER only, or into a temporary folder.
+Run it (`python examples/compare_three_rankers.py [FOLDER]`, about ten seconds), or open it in an editor that knows
+`# %%` cells and run it cell by cell. It writes below FOLDER only, or into a temporary folder.
 """
 
 # %% Data whose true click probabilities are known. It is small, and its sizes were chosen so that differences show
@@ -15,7 +15,7 @@ import polars as pl
 import limerank as lr
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="limerank-example-"))
-SIZES = lr.SimulatedConfig(users=400, items=300, topics=6, sessions=10, slots=8)
+SIZES = lr.SimulatedConfig(users=300, items=200, topics=6, sessions=10, slots=8)
 data = lr.Dataset.build(lr.simulate(SIZES), out=FOLDER / "dataset", overwrite=True)
 print(data)
 
@@ -57,7 +57,7 @@ print(epochs.pivot("epoch", index="ranker", values="ne"))
 # trained yet.
 #
 # What may not: that the ranker with the better number is better. This is one seed, one small log and one set of
-# options; another seed moves these numbers by more than rankers of one family differ. Nor does accuracy say what a
+# options. Another seed moves every number, and with it the order of those that are close. Nor does accuracy say what a
 # request costs.
 #
 # Before you conclude anything, repeat with several seeds and look at the spread, and measure the time:

@@ -46,9 +46,20 @@ def limerank(*arguments: str | Path, cwd: Path | None = None) -> Done:
 
 def in_a_process(*arguments: str | Path) -> Done:
     """The same in a process of its own."""
-    command = [sys.executable, "-m", "limerank", *map(str, arguments)]
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return python("-m", "limerank", *arguments)
+
+
+def python(*arguments: str | Path, cwd: Path | None = None) -> Done:
+    """A script or module as somebody at a prompt starts it, on one thread."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {
+        **os.environ,
+        "NO_COLOR": "1",
+        "COLUMNS": "160",
+        "OMP_NUM_THREADS": "1",
+        "NO_MKDOCS_2_WARNING": "1",  # the theme of the docs advertises
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from calling import python
 from pydantic.fields import FieldInfo
 
 from limerank.config import RunConfig, TrainConfig
@@ -25,6 +28,35 @@ def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+PAGES_OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TODAY, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_names_of_modules_and_files_exist(page: Path) -> None:
+    """`limerank.room.module.name`, `room/file.py` and `tests/file.py` in backticks."""
+    text = page.read_text()
+    for name in re.findall(r"`(limerank(?:\.\w+)+)[`(]", text):
+        assert resolves(name), name
+    for path in re.findall(r"`([\w/]+/\w+\.py)`", text):
+        assert (ROOT / path).is_file() or (ROOT / "src/limerank" / path).is_file(), path
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name can be imported, or is an attribute of what can."""
+    try:
+        return bool(pkgutil.resolve_name(name))
+    except (ImportError, AttributeError):
+        return False
+
+
+def test_the_plan_of_the_house_shows_every_room() -> None:
+    plan = (ROOT / "docs/explanation/house.md").read_text().split("```")[1]
+    shown = re.findall(r"^( *)(\w+)/ ", plan, re.MULTILINE)
+    source = ROOT / "src/limerank"
+    rooms = {path.parent.name for depth in ("*", "data/*") for path in source.glob(f"{depth}/__init__.py")}
+    assert {name for _, name in shown} == rooms
 
 
 def test_configuration_page_lists_every_key_with_its_default() -> None:
@@ -117,17 +149,28 @@ def test_commands_in_the_docs_exist() -> None:
                 assert not unknown, f"{page.name}: limerank {command} has no {unknown}"
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "shape"),
-    [
-        ("docs/reference/ops.md", "pooled", (4, 32, 64)),
-        ("docs/explanation/xor-attention.md", "out_t", (2, 32, 4, 64)),
-        ("README.md", "out_s", (1000, 4, 64)),
-    ],
-)
-def test_code_about_ops_runs_as_it_stands(page: str, name: str, shape: tuple[int, ...]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    (block,) = (block for block in blocks if f"{name} = " in block or f", {name} = " in block or f"{name}, " in block)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    assert names[name].shape == shape
+SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text()]
+
+
+@pytest.fixture(scope="module")
+def wrong_snippets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """All pages in one process: importing torch takes longer than most of them, and duckdb is loud when it ends."""
+    done = python(ROOT / "tests/snippets.py", tmp_path_factory.mktemp("snippets"), *SNIPPETS)
+    assert done.returncode == 0, done.stderr
+    wrong: dict[str, str] = json.loads(done.stdout)
+    return wrong
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_snippets_run(page: Path, wrong_snippets: dict[str, str]) -> None:
+    """From top to bottom, as they stand; see tests/snippets.py for what they are given."""
+    assert not wrong_snippets[str(page)], wrong_snippets[str(page)]
+
+
+def test_the_api_reference_has_every_name_of_the_front_door() -> None:
+    stub = (ROOT / "src/limerank/__init__.pyi").read_text()
+    offered = {f"limerank.{name}" for name in re.findall(r" as (\w+)$", stub, re.MULTILINE)}
+    shown = re.findall(r"^::: (\S+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
+    assert offered
+    assert offered <= set(shown)
+    assert len(shown) == len(set(shown))

@@ -29,8 +29,10 @@ APPENDABLE = ("table", "simulated")
 class Dataset(StoredDataset):
     """A prepared dataset: every event once, split and encoded, opened read-only and memory-mapped.
 
-    data = lr.Dataset.build(events, items=items, schema=lr.Schema(...), out="datasets/mine")
-    data = lr.Dataset.open("datasets/mine")
+    `build` makes one of a log, `open` finds it again; `path` is its folder and `schema` the meaning of its columns:
+
+        data = lr.Dataset.build(events, items=items, schema=lr.Schema(...), out="datasets/mine")
+        data = lr.Dataset.open("datasets/mine")
     """
 
     @classmethod
@@ -50,7 +52,7 @@ class Dataset(StoredDataset):
         Events, items and users are frames (polars, pandas, pyarrow, duckdb: anything with an Arrow stream) or CSV and
         Parquet files; events may be a list of them. `schema` says what the columns mean: a `Schema`, or the path of a
         `dataset.yaml` as `limerank init` drafts it. Without a schema, `events` is a folder with a `dataset.yaml`, such
-        a file itself, or a log that was read already (`lr.simulate()`).
+        a file itself, or a log that was read already (`lr.simulate(...)`).
         """
         raw = _raw_log(events, items, users, schema)
         progress = Progress(quiet=quiet)

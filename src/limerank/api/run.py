@@ -30,10 +30,12 @@ PREDICTED = "predicted_"
 
 
 class Run(FinishedRun):
-    """A finished training: what was asked, what happened, what came out.
+    """A finished training: what was asked (`config`), what happened (`record`, `history`), what came out (`metrics`).
 
-    run = lr.train(lr.LimeMHA(links=16), data, out="runs/mine")
-    run = lr.Run.open("runs/mine")
+    `lr.train` leaves one, `open` finds it again:
+
+        run = lr.train(lr.LimeMHA(links=16), data, out="runs/mine")
+        run = lr.Run.open("runs/mine")
     """
 
     @classmethod

@@ -60,7 +60,7 @@ class EncodedRequest:
 
 
 class Engine:
-    """Ranks candidates for one user at a time with one bundle."""
+    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened."""
 
     def __init__(self, bundle: Bundle) -> None:
         warn_if_spinning()

@@ -21,16 +21,23 @@ class Ranking:
     """[ranked, tasks]"""
     tasks: list[str]
     bundle: str
+    """The id of the bundle that answered."""
     known_user: bool
+    """Whether the bundle has a history of this user."""
     history_used: int
+    """Events that were read."""
     candidates: int
+    """Items that were scored."""
     unknown_items: list[str]
+    """Asked for, but not in the bundle; scored as 'unknown'."""
     repeated_items: list[str]
     """Asked for more than once; each mention is ranked."""
     seen_items: int
     """Candidates left out because the user has events with them, if that was asked for."""
     path: str
+    """How they were scored: `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact scores."""
     milliseconds: dict[str, float]
+    """By stage: user, lookup, interact, select; and in total."""
 
 
 def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
