@@ -35,12 +35,12 @@ PAGES_OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 @pytest.mark.parametrize("page", PAGES_OF_TODAY, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_names_of_modules_and_files_exist(page: Path) -> None:
-    """`limerank.room.module.name`, `room/file.py` and `tests/file.py` in backticks."""
+    """`limerank.room.module.name`, `tests/file.py` and `room/file.py`, also of a room of data, in backticks."""
     text = page.read_text()
     for name in re.findall(r"`(limerank(?:\.\w+)+)[`(]", text):
         assert resolves(name), name
     for path in re.findall(r"`([\w/]+/\w+\.py)`", text):
-        assert (ROOT / path).is_file() or (ROOT / "src/limerank" / path).is_file(), path
+        assert any((ROOT / above / path).is_file() for above in ("", "src/limerank", "src/limerank/data")), path
 
 
 def resolves(name: str) -> bool:
