@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import answer
 
+import limerank as lr
 from limerank.serve.engine import Engine, Event
 
 
@@ -106,6 +108,41 @@ def test_fp16_rows_keep_the_top_hundred_of_ten_thousand(walk: tuple[Path, dict[s
             ]
             lost.append(len(tops[0] - tops[1]))
     assert sum(lost) < 0.2 * len(lost)
+
+
+def test_the_front_door_gives_the_same_numbers(walk: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """From frames of polars and pandas and from files: the dataset, a ranker trained anew, an old run, a ranking."""
+    folder, facts = walk
+    raw = lr.simulate()
+    events, items, users = raw.collect_events(), raw.items, raw.users
+    assert items is not None
+    assert users is not None
+    for name, table in (("events", events), ("items", items), ("users", users)):
+        table.write_parquet(tmp_path / f"{name}.parquet")
+    fingerprint = lr.Dataset.open(folder / "dataset").fingerprint
+    for some_events, some_items, some_users in (
+        (events, items, users),
+        (events.to_pandas(), items.to_pandas(), users.to_pandas()),
+        [str(tmp_path / f"{name}.parquet") for name in ("events", "items", "users")],
+    ):
+        data = lr.Dataset.build(
+            some_events,
+            items=some_items,
+            users=some_users,
+            schema=raw.schema,
+            out=tmp_path / "d",
+            overwrite=True,
+            quiet=True,
+        )
+        assert data.fingerprint == fingerprint
+    run = lr.train(lr.TTSN(), data, epochs=3, out=tmp_path / "run", quiet=True)
+    said = {name: facts["models"][name] for name in ("ttsn", "lime-mha")}
+    lime = lr.evaluate(folder / "runs" / "lime-mha-seed1", quiet=True)
+    for metrics, printed in ((run.metrics["test"]["click"], said["ttsn"]), (lime["click"], said["lime-mha"])):
+        assert (metrics.auc, metrics.ne) == pytest.approx((printed["auc"], printed["ne"]), abs=1e-5)
+    ranked = lr.Engine.open(folder / "store").rank("u9", limit=5)
+    printed = answer("rank", folder / "store", "--user", "u9", "--limit", "5")["items"]
+    assert ranked["item_id"].to_list() == [item["id"] for item in printed]
 
 
 def test_the_report_is_self_contained(walk: tuple[Path, dict[str, Any]]) -> None:

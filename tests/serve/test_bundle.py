@@ -21,7 +21,7 @@ from limerank.models import build_ranker
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle, tensors_of
 from limerank.serve.engine import Engine
-from limerank.serve.offline import export
+from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
 
 QUIET = Progress(quiet=True)
@@ -219,7 +219,9 @@ def test_rows_are_weights_and_head_part(runs: dict[str, Run], store: Path) -> No
 
 
 @pytest.mark.parametrize("row_type", ["fp16", "u8"])
-def test_a_bundle_of_format_3_opens_and_ranks_the_same(dataset: StoredDataset, tmp_path: Path, row_type: str) -> None:
+def test_a_bundle_of_format_3_opens_and_ranks_the_same(
+    dataset: StoredDataset, tmp_path: Path, row_type: RowType
+) -> None:
     """There head parts are `share` and the option select_from is `pool`: in rows, model section and fingerprint."""
     torch.manual_seed(0)
     model = {"name": "lime-mha", "links": 4, "select_from": 6}

@@ -26,15 +26,14 @@ from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine, Event
 from limerank.serve.explain import CandidateExplanation, explain
 from limerank.serve.link_profiles import link_profiles
-from limerank.serve.offline import compute_rows
-from limerank.serve.publish import RowType
+from limerank.serve.offline import RowType, compute_rows
 
 QUIET = Progress(quiet=True)
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/explain-a-ranking.md"
 PLANTED_LINK, PLANTED_TOPIC = 3, "topic4"
 
 
-def served_by(bundle: Bundle, model: dict[str, Any], row_type: str = "fp32") -> Engine:
+def served_by(bundle: Bundle, model: dict[str, Any], row_type: RowType = "fp32") -> Engine:
     """An engine on the same catalog and histories, with a ranker of its own."""
     torch.manual_seed(2)
     ranker = build_ranker(model, bundle.encoders.space(), len(bundle.manifest.tasks), "test").eval()

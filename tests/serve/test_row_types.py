@@ -20,7 +20,7 @@ from limerank.ops.candidate import score_error_bound
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.engine import Engine
-from limerank.serve.offline import compute_rows
+from limerank.serve.offline import RowType, compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.serve.store import BundleStore
 from limerank.splits import Part
@@ -35,7 +35,9 @@ def u8_bundle(runs: dict[str, Run], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("row_type", sorted(BYTES))
-def test_from_export_to_a_ranking(runs: dict[str, Run], dataset: StoredDataset, row_type: str, tmp_path: Path) -> None:
+def test_from_export_to_a_ranking(
+    runs: dict[str, Run], dataset: StoredDataset, row_type: RowType, tmp_path: Path
+) -> None:
     """`limerank export --rows`, `bundle verify`, `rank`: the served scores are those of rows computed here."""
     exported = answer("export", runs["lime-mha"].path, "--store", tmp_path / "store", "--rows", row_type)
     assert (exported["row_type"], exported["row_bytes"]) == (row_type, BYTES[row_type])
@@ -57,7 +59,7 @@ def test_from_export_to_a_ranking(runs: dict[str, Run], dataset: StoredDataset, 
 
 
 @pytest.mark.parametrize(("row_type", "lost"), [("fp16", 0.2), ("u8", 2)])
-def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, row_type: str, lost: float) -> None:
+def test_top_hundred_and_bounds(runs: dict[str, Run], dataset: StoredDataset, row_type: RowType, lost: float) -> None:
     """Every request of the test part: the top 100 of 200 items, and each logit within its stated bound of fp32's.
 
     Who stands next to the border depends on every last digit of the training, so what is lost is averaged over

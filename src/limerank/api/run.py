@@ -14,12 +14,12 @@ import torch
 from limerank.api.dataset import Dataset
 from limerank.data.new_rows import NewRows
 from limerank.data.sources.given import Table, read_one
-from limerank.errors import UsageError
+from limerank.errors import UsageError, if_interrupted
 from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
-from limerank.serve.publish import RowType, publish
+from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
 from limerank.splits import Part
 from limerank.training.evaluate import EVALUATION_BATCH
@@ -105,17 +105,20 @@ class Run(FinishedRun):
         """The same as `export`, and returns the bundle that was published, opened: `lr.Engine(run.publish(store))`."""
         progress = Progress(quiet=quiet)
         dataset = self._dataset(progress)
-        return publish(
-            self.ranker(dataset),
-            self.config.model,
-            dataset,
-            Path(store),
-            max_history=self.config.train.max_history,
-            row_type=rows,
-            metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
-            activate=activate,
-            progress=progress,
-        )
+        with if_interrupted(f"interrupted; nothing was activated, {store} ranks as before"):
+            bundle = export(
+                self.ranker(dataset),
+                self.config.model,
+                dataset,
+                Path(store),
+                max_history=self.config.train.max_history,
+                row_type=rows,
+                metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
+                progress=progress,
+            )
+        if activate:
+            BundleStore(Path(store)).make_active(bundle)
+        return bundle
 
     def __repr__(self) -> str:
         record = self.record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,9 +28,14 @@ from limerank.serve.store import BUNDLES, BundleStore
 
 ITEMS_PER_BLOCK = 8192
 
+RowType = Literal["fp16", "fp32", "u8"]
+"""The precision of stored item rows."""
 
-def compute_rows(ranker: Ranker, items: Features, row_type: str = "fp16", progress: Progress | None = None) -> RowStore:
-    """The rows of every item of a table, in blocks; `row_type` is fp32, fp16 or u8."""
+
+def compute_rows(
+    ranker: Ranker, items: Features, row_type: RowType = "fp16", progress: Progress | None = None
+) -> RowStore:
+    """The rows of every item of a table, in blocks."""
     ranker.eval()
     blocks = []
     with torch.inference_mode(), (progress or Progress(quiet=True)).bar("item rows", len(items)) as bar:
@@ -49,7 +54,7 @@ def export(
     store: Path,
     *,
     max_history: int,
-    row_type: str = "fp16",
+    row_type: RowType = "fp16",
     metrics: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Bundle:

@@ -92,8 +92,9 @@ class _Catalog:
     cumulative: NDArray[np.float64]
 
 
-def simulate(config: SimulatedConfig) -> RawLog:
+def simulate(config: SimulatedConfig | None = None) -> RawLog:
     """Draw a log; the same configuration gives the same log, whatever the machine's number of cores."""
+    config = config or SimulatedConfig()
     catalog, items = _draw_items(config)
     users, bias = _draw_users(config)
     size = max(1, min(USERS_PER_BLOCK, RATES_PER_BLOCK // catalog.creators))
