@@ -115,7 +115,9 @@ def check_free(final: Path, *, marker: str, overwrite: bool) -> None:
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
         return
     if not overwrite:
-        raise ConflictError(f"{final} exists already; choose another place or pass --overwrite")
+        raise ConflictError(
+            f"{final} exists already; choose another place or pass --overwrite (in Python overwrite=True)"
+        )
     if not (final / marker).is_file():
         raise ConflictError(f"{final} holds no {marker}, so it is not ours to replace; choose another place")
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from limerank.errors import UsageError, did_you_mean
 from limerank.typed import Typed
 
 NO_PART = 3  # the code of requests that are history only
@@ -27,6 +28,13 @@ class Part(StrEnum):
     def code(self) -> int:
         """The number that stands for this part in the store."""
         return list(Part).index(self)
+
+
+def part_named(name: str) -> Part:
+    """The part of that name."""
+    if name not in set(Part):
+        raise UsageError(f"part: no part '{name}'{did_you_mean(name, Part)}")
+    return Part(name)
 
 
 class _Rule(Typed):

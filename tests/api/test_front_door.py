@@ -227,6 +227,32 @@ def test_a_row_sees_only_what_came_before_it(raw_log: RawLog, walked: tuple[lr.D
     assert early != pytest.approx(late, abs=1e-6)
 
 
+def test_ids_come_as_people_have_them(tables: Path) -> None:
+    """Arrays and series of any index; whole numbers are the texts they were in the log; a text is no list."""
+    engine = lr.Engine.open(tables / "store")
+    ids = ["i1", "i2", "i3"]
+    wanted = engine.rank("u1", ids, exclude_seen=True)
+    for given in (np.array(ids), pl.Series(ids), pl.Series(ids).to_pandas().set_axis([2, 1, 0])):
+        assert engine.rank("u1", given, exclude_seen=True).equals(wanted)  # type: ignore[arg-type]
+    assert engine.answer(1).known_user is False  # type: ignore[arg-type]
+    assert "no list of ids" in refused(lambda: engine.rank("u1", "i1"))
+    assert "no list of ids" in refused(lambda: engine.rank_many("u1"))
+    assert "is no id" in refused(lambda: engine.rank(None))  # type: ignore[arg-type]
+
+
+def test_rows_in_another_unit_and_rows_of_strangers_are_told(
+    raw_log: RawLog, walked: tuple[lr.Dataset, lr.Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither may pass in silence for an empty history."""
+    _, run = walked
+    rows = raw_log.collect_events().tail(3)
+    seconds = rows.with_columns(pl.col("time") // 1000)
+    assert "another unit?" in refused(lambda: run.predict(seconds, quiet=True))
+    capsys.readouterr()
+    run.predict(rows.with_columns(user_id=pl.lit("nobody")))
+    assert "of 3 rows 3 are of users that the dataset does not know" in capsys.readouterr().err
+
+
 def test_a_day_is_appended_from_a_frame(raw_log: RawLog, tmp_path: Path) -> None:
     """As by files; the object that was there stays as it was, and the append can be rehearsed and undone."""
     events = raw_log.collect_events().sort("time")
@@ -272,6 +298,11 @@ def test_mistakes_end_in_one_line_with_the_fix(
     assert "rows: column 'device' is missing" in refused(lambda: run.predict(events.drop("device"), quiet=True))
     scored = events.with_columns(predicted_click=0.5)
     assert "predicted_click" in refused(lambda: run.predict(scored, quiet=True))
+    assert "join them first" in refused(
+        lambda: lr.Dataset.build(events, items=[raw_log.items] * 2, schema=schema, out=out)  # type: ignore[arg-type]
+    )
+    assert "no part 'tset'" in refused(lambda: lr.evaluate(run, "tset", quiet=True))  # type: ignore[arg-type]
+    assert "neither lr.Schema" in refused(lambda: lr.Dataset.build(events, schema={}, out=out))  # type: ignore[arg-type]
     assert not out.exists()
 
 

@@ -91,7 +91,9 @@ class Dataset(StoredDataset):
 
         `items` and `users` describe new ones. This object stays as it was opened.
         """
-        self.add(events, items=items, users=users, allow_undescribed=allow_undescribed, quiet=quiet)
+        added = self.add(events, items=items, users=users, allow_undescribed=allow_undescribed, quiet=quiet)
+        for note in added.notes:
+            Progress(quiet=quiet).say(f"note: {note}")
         return type(self).of(StoredDataset.open(self.path))
 
     def add(
@@ -143,5 +145,7 @@ def _raw_log(
         return read_table_log(Path(events))
     if isinstance(schema, Schema):
         return read_given(events, items, users, schema)
+    if not isinstance(schema, str | os.PathLike):
+        raise UsageError(f"schema: {type(schema).__name__} is neither lr.Schema(...) nor the path of a dataset.yaml")
     described, tables = read_description(Path(schema))
     return read_given(events, items, users, described, csv=tables.origin["csv"])

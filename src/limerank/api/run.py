@@ -21,7 +21,7 @@ from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
-from limerank.splits import Part
+from limerank.splits import Part, part_named
 from limerank.training.evaluate import EVALUATION_BATCH
 from limerank.training.evaluation import Evaluation, evaluate_part
 from limerank.training.run import EPOCHS, FinishedRun
@@ -46,7 +46,8 @@ class Run(FinishedRun):
     @property
     def metrics(self) -> dict[str, dict[str, Metrics]]:
         """By part and task, as they were when the run was trained: `run.metrics["test"]["click"].auc`."""
-        return {Part.VALIDATION.value: self.record.validation, Part.TEST.value: self.record.test}
+        selecting = {self.record.selected_on: self.record.validation}  # the test part, if the dataset selects on it
+        return {**selecting, Part.TEST.value: self.record.test}
 
     @property
     def evaluation(self) -> Evaluation:
@@ -66,7 +67,7 @@ class Run(FinishedRun):
         """The metrics computed anew, from the weights and the dataset as it is now."""
         progress = Progress(quiet=quiet)
         dataset = self._dataset(progress)
-        return evaluate_part(self.ranker(dataset), dataset, Part(part), self.config.train.max_history, progress)
+        return evaluate_part(self.ranker(dataset), dataset, part_named(part), self.config.train.max_history, progress)
 
     def predict(
         self, rows: Table, *, items: Table | None = None, users: Table | None = None, quiet: bool = False
@@ -75,17 +76,23 @@ class Run(FinishedRun):
 
         Rows are raw, as in the log, without labels: user, item, context columns, and the time for which the history is
         wanted (without it all of the history counts). `items` and `users` describe ids that the dataset does not know;
-        columns of the rows may do so too.
+        columns of the rows may do so too. Rows are no events of the log: of events that it has already, score whole
+        requests, or their own labels may be in the history.
         """
         progress = Progress(quiet=quiet)
-        asked = read_one(rows, "rows")
         dataset = self._dataset(progress)
+        csv = dataset.manifest.origin.get("csv")
+        asked = read_one(rows, "rows", csv)
         tasks = [f"{PREDICTED}{task.name}" for task in dataset.schema.tasks]
         taken = [name for name in tasks if name in asked.columns]
         if taken:
             raise UsageError(f"rows: have a column '{taken[0]}' already; rename or drop it")
         ranker = self.ranker(dataset)
-        new = NewRows(dataset, asked, *(None if one is None else read_one(one, "rows") for one in (items, users)))
+        described = {"items": items, "users": users}
+        tables = [None if table is None else read_one(table, name, csv) for name, table in described.items()]
+        new = NewRows(dataset, asked, *tables)
+        if unknown := new.unknown():
+            progress.say(f"note: {unknown}")
         probabilities = np.zeros((asked.height, len(tasks)), dtype=np.float32)
         with torch.inference_mode(), progress.bar("scoring", asked.height) as bar:
             most = self.config.train.max_history

@@ -26,6 +26,7 @@ from limerank.data.store.history import HistoryIndex
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import DataError, did_you_mean
 from limerank.schema import Feature, Role
+from limerank.times import UNITS_APART
 
 Ints = NDArray[np.int64]
 ROWS = "rows"
@@ -51,6 +52,11 @@ class NewRows:
         items: pl.DataFrame | None = None,
         users: pl.DataFrame | None = None,
     ) -> None:
+        if dataset.schema.histories is not None:
+            raise DataError(
+                f"{dataset.path}: its histories are ready-made, one per row, and new rows cannot bring theirs yet; "
+                "rank with an exported bundle, which knows each user's latest"
+            )
         self.dataset = dataset
         self.history = HistoryIndex(dataset)
         self.rows = rows
@@ -60,6 +66,15 @@ class NewRows:
         self.context = self._context()
         self.time = self._time()
         self.order, self.offsets = self._requests()
+
+    def unknown(self) -> str:
+        """How many rows are of ids that the dataset does not know; empty if none is."""
+        counts = {
+            "items": int((self.item.row >= len(self.dataset.item_table)).sum()),
+            "users": int((self.user.row >= len(self.dataset.user_table)).sum()),
+        }
+        told = [f"{count:,} are of {what} that the dataset does not know" for what, count in counts.items() if count]
+        return f"of {self.rows.height:,} rows {' and '.join(told)}" if told else ""
 
     def batches(self, requests: int, max_history: int, *, with_times: bool) -> Iterator[tuple[Ints, RequestBatch]]:
         """Batches of so many requests, each with the numbers of its rows in the order of its candidates."""
@@ -141,7 +156,11 @@ class NewRows:
         schema = self.dataset.schema
         if schema.time is None or schema.time not in self.rows.columns:
             return np.full(self.rows.height, AFTER_ALL, dtype=np.int64)
-        time = columns.times(self.rows[schema.time], schema.time_unit, self.location)
+        values = self.rows[schema.time]
+        time = columns.times(values, schema.time_unit, self.location)
+        far = time * UNITS_APART < (self.dataset.manifest.first_time or 0)
+        unit = f"write them like the log's, in {schema.time_unit.value}"
+        self.location.refuse_where(values, far, "is far before the dataset begins: another unit?", unit)
         if schema.request_id is not None and schema.request_id in self.rows.columns:
             request = columns.texts(self.rows[schema.request_id], self.location)
             frame = pl.DataFrame({USER: self.user.row, REQUEST: request, TIME: time})

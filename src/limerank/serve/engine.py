@@ -113,9 +113,7 @@ class Engine:
         exclude_seen: bool = False,
     ) -> pl.DataFrame:
         """The rankings of several users, one below the other, with a column user_id; context and time are shared."""
-        if isinstance(user_ids, str):
-            raise UsageError(f"user_ids: is one text; pass a list, or rank({user_ids!r}) for one user")
-        users = list(user_ids)
+        users = _ids(user_ids, "user_ids")
         rankings = [
             self.answer(user, item_ids, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen)
             for user in users
@@ -143,6 +141,8 @@ class Engine:
         default the latest the engine knows of: the bundle's watermark or the time of an event. `exclude_seen` leaves
         out every item that the user has an event with, stored (however long ago) or in `events`.
         """
+        user_id = _id(user_id, "user_id")
+        item_ids = None if item_ids is None else _ids(item_ids, "item_ids")
         tasks = self.bundle.manifest.tasks
         if task is not None and task not in tasks:
             raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
@@ -228,7 +228,7 @@ class Engine:
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
         offsets = bundle.histories["offsets"]
         start, end = int(offsets[user_row]), int(offsets[user_row + 1])
-        new_items = bundle.item_ids.rows_of([event.item_id for event in events])
+        new_items = bundle.item_ids.rows_of(_ids([event.item_id for event in events], "item_id"))
         new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
         items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
         encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
@@ -284,7 +284,7 @@ class Engine:
         """The distinct catalog rows that a user has events with, ascending."""
         user, offsets = int(self.bundle.user_ids.rows_of([user_id])[0]), self.bundle.seen["offsets"]
         stored = self.bundle.seen["item"][int(offsets[user]) : int(offsets[user + 1])].numpy()
-        new = self.bundle.item_ids.rows_of([event.item_id for event in events])
+        new = self.bundle.item_ids.rows_of(_ids([event.item_id for event in events], "item_id"))
         return np.union1d(stored, new[new != UNKNOWN_ROW]).astype(np.int64)
 
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
@@ -298,6 +298,22 @@ class Engine:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"
                 raise UsageError(f"no {role.value} feature '{name}'{why}")
+
+
+def _ids(ids: Iterable[object], name: str) -> list[str]:
+    """Ids as texts, from a list, an array or a series of them; one text or a frame is a mistake."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable) or hasattr(ids, "columns"):
+        raise UsageError(f"{name}: {type(ids).__name__} is no list of ids; pass a list, an array or a series")
+    return [_id(one, name) for one in ids]
+
+
+def _id(value: object, name: str) -> str:
+    """An id as the text it was in the log; whole numbers may come as such."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(value)
+    raise UsageError(f"{name}: {value!r} is no id; ids are texts or whole numbers")
 
 
 def _same_unit(time: int, watermark: int) -> bool:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from limerank.serve.bundle import Bundle
 
+OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -50,8 +52,13 @@ def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
     columns = [
         pl.Series("rank", np.concatenate([np.zeros(0, dtype=np.int64), *ranks])),
         pl.Series("item_id", names, dtype=pl.String),
-        *(pl.Series(task, values[:, number]) for number, task in enumerate(tasks)),
+        *(pl.Series(_column(task), values[:, number]) for number, task in enumerate(tasks)),
     ]
     if bundle.manifest.display is not None:
         columns.insert(2, pl.Series("display", ids.displays_of(ids.rows_of(names)), dtype=pl.String))
     return pl.DataFrame(columns)
+
+
+def _column(task: str) -> str:
+    """The column of a task's probabilities: its name, unless a ranking has another column of that name."""
+    return f"{task}_probability" if task in OWN_COLUMNS else task

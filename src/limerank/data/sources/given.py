@@ -10,14 +10,15 @@ from typing import Any
 import polars as pl
 
 from limerank.data.raw.log import EventFile, RawLog
-from limerank.data.sources.table.files import Dialect, described, find_files, load, open_files
+from limerank.data.sources.table.files import described, find_files, load, open_files
 from limerank.data.sources.table.read import Tables, needed_columns, read_tables_log
 from limerank.data.sources.table.rows import as_events, row_names
+from limerank.errors import UsageError
 from limerank.files import AnyPath
 from limerank.frames import Frame, as_frame
 from limerank.schema import Schema
 
-Table = Frame | AnyPath
+Table = Frame | pl.LazyFrame | AnyPath
 """One table: a frame, or a file, a folder of files or a pattern."""
 
 
@@ -55,8 +56,8 @@ def read_given(
             *(as_events(file, needed) for file in opened["events"]),
             *(EventFile.of_frame(frame, "events") for frame in frames["events"]),
         ),
-        items=_one(frames["items"], opened["items"]),
-        users=_one(frames["users"], opened["users"]),
+        items=_one("items", frames["items"], opened["items"]),
+        users=_one("users", frames["users"], opened["users"]),
         origin=tables.origin,
         called={name: row_names(opened[name]) for name in ("items", "users") if opened[name]},
         names={
@@ -67,12 +68,12 @@ def read_given(
     )
 
 
-def read_one(table: Table, name: str) -> pl.DataFrame:
-    """One table in memory, whatever it is given as."""
+def read_one(table: Table, name: str, csv: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """One table in memory, whatever it is given as; `csv` says how a file is written."""
     if not _is_path(table):
         return as_frame(table, name)
     notes: list[str] = []
-    return load(open_files(find_files(Path(), (str(table),), name, notes), Dialect()))
+    return load(open_files(find_files(Path(), (str(table),), name, notes), Tables.model_validate(csv or {}).dialect))
 
 
 def _listed(tables: Table | Sequence[Table] | None) -> Sequence[Table]:
@@ -85,5 +86,7 @@ def _is_path(table: object) -> bool:
     return isinstance(table, str | os.PathLike)
 
 
-def _one(frames: list[pl.DataFrame], files: Sequence[Any]) -> pl.DataFrame | None:
+def _one(name: str, frames: list[pl.DataFrame], files: Sequence[Any]) -> pl.DataFrame | None:
+    if len(frames) > 1 or (frames and files):
+        raise UsageError(f"{name}: is one table; join them first")
     return frames[0] if frames else load(files) if files else None

@@ -75,11 +75,8 @@ class HistoryIndex:
     def before(self, user: Ints, time: Ints, most: int) -> tuple[Ranges, Ints]:
         """The rows of each user's history strictly before a time, end to end, and the offsets between them.
 
-        Of ready-made histories the user's latest, whatever the time: nobody knows when their events happened.
+        For histories that follow from time; nobody knows when the events of ready-made ones happened.
         """
-        if self.ready_made:
-            latest, _ = self.rows_of_users(most)
-            return _flat(latest.start[user][:, None], latest.end[user][:, None])
         ends = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         starts = np.empty_like(ends)
         left = np.full(len(user), min(most, self.limit), dtype=np.int64)
