@@ -99,7 +99,10 @@ def test_figures_of_the_data_room() -> None:
     assert (
         f"{storage['limerank']:.0f} on disk with all tables, {storage['padded_float64']:,.0f} as padded float64" in text
     )
-    assert f"(1/{1 / storage['fraction_of_float64']:.0f}), {storage['padded_int32']:,.0f} as padded int32" in text
+    assert (
+        f"(1/{storage['padded_float64'] / storage['limerank']:.0f}), {storage['padded_int32']:,.0f} as padded int32"
+        in text
+    )
     assert f"{preparing['encode_events_per_core_second'] / 1e6:.1f} million events per core and second" in text
     assert f"{memory['events']:,} events in a process of its own: {memory['peak_gigabytes']:.2f} GB at most" in text
     for row in facts["prefetch"][:2]:

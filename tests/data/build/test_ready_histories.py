@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from limerank.data.batches import RequestLoader
 from limerank.data.build.prepare import prepare
+from limerank.data.new_rows import NewRows
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
@@ -330,3 +331,10 @@ def test_empty_lists_and_lists_of_nothing_differ_and_cut_ones_are_shared(tmp_pat
     dataset = prepare(raw_of(cut, schema.model_copy(update={"max_history": 2})), tmp_path / "c")
     assert dataset.manifest.counts["requests"] == 2  # one per part
     assert len(dataset.column("histories/item")) == 2
+
+
+def test_new_rows_of_such_a_log_are_refused_for_scoring(tmp_path: Path) -> None:
+    """Their histories would have to come with them; the user's latest would be a guess, and may be of the future."""
+    dataset = prepare(raw_of(pl.DataFrame(ROWS)), tmp_path / "d")
+    with pytest.raises(DataError, match="its histories are ready-made"):
+        NewRows(dataset, pl.DataFrame(ROWS))
