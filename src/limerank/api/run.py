@@ -22,6 +22,7 @@ from limerank.serve.bundle import Bundle
 from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
 from limerank.splits import Part, part_named
+from limerank.tables import number_text
 from limerank.training.evaluate import EVALUATION_BATCH
 from limerank.training.evaluation import Evaluation, evaluate_part
 from limerank.training.run import EPOCHS, FinishedRun
@@ -129,7 +130,9 @@ class Run(FinishedRun):
 
     def __repr__(self) -> str:
         record = self.record
-        scores = ", ".join(f"{task} AUC {_shown(one.auc)} NE {_shown(one.ne)}" for task, one in record.test.items())
+        scores = ", ".join(
+            f"{task} AUC {number_text(one.auc)} NE {number_text(one.ne)}" for task, one in record.test.items()
+        )
         return f"<Run {self.path}: {record.model}, {record.parameters:,} parameters, test {scores}>"
 
     def _dataset(self, progress: Progress) -> Dataset:
@@ -149,7 +152,3 @@ class Run(FinishedRun):
                     "task": task,
                     **metrics,
                 }
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

@@ -20,8 +20,6 @@ from limerank.cli.common import (
 if TYPE_CHECKING:
     from limerank.training.evaluation import Evaluation
 
-COLUMNS = ("task", "AUC", "gAUC", "NE", "logloss", "rows")
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
@@ -121,6 +119,8 @@ def export(
 
 
 def _show(evaluation: Evaluation) -> None:
+    from limerank.training.evaluation import COLUMNS
+
     emit_table("", COLUMNS, evaluation.rows())
     if evaluation.below_floor:
         say(
