@@ -18,7 +18,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.schema import Feature, Histories, Kind, Role, Schema, Task, TimeUnit
 from limerank.splits import ByColumn, GlobalTime
 
-SHARED = Path(__file__).parents[3] / "shared/data/kuairand_27k_likehate"
+SHARED = Path(__file__).parents[4] / "shared/data/kuairand_27k_likehate"
 START = 1_700_000_000_000
 
 

@@ -21,7 +21,7 @@ from limerank.data.sources.table.read import read_table_log, write_table_log
 from limerank.errors import DataError
 from limerank.schema import Role
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 USERS, ITEMS, REQUESTS, SLOTS = 12, 40, 120, 4
 START = 1_700_000_000
 

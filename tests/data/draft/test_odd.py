@@ -22,7 +22,7 @@ ROWS = REQUESTS * SLOTS
 START = 1_700_000_000
 ROW = 200
 LINE = ROW + 2
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
 def clean_log(**columns: Any) -> pl.DataFrame:

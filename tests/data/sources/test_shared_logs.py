@@ -14,7 +14,7 @@ from limerank.data.sources.table.read import read_table_log
 from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import auc
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared/data/kuairand_27k_likehate"
 DESCRIPTION = ROOT / "examples/datasets/kuairand-likehate.yaml"
 
