@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from limerank.training import run
 from limerank.training.evaluate import evaluate, evaluation_loader, oracle
 from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
+from limerank.training.optimizer import Optimizer, learning_rate_factor
 
 
 def train(
@@ -107,18 +109,16 @@ def _fit(
     progress: Progress,
 ) -> tuple[int, int]:
     """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
-    optimizer = torch.optim.Adam(
-        ranker.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
+    optimizer = Optimizer(ranker, config)
     steps = len(loader) * config.epochs
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, config))
+    factors = iter(learning_rate_factor(step, steps, config) for step in range(steps))
     best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
     epoch, began = 0, time.perf_counter()
     with progress.bar(f"training {ranker.name}", steps) as bar:
         for epoch in range(1, config.epochs + 1):
             started = time.perf_counter()
             with if_interrupted(f"interrupted in epoch {epoch} of {config.epochs}; {UNFINISHED}"):
-                loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
+                loss = _one_epoch(ranker, loader, optimizer, factors, bar)
                 metrics = evaluate(ranker, validation)
             value, now = selection_value(metrics), time.perf_counter()
             line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
@@ -138,28 +138,20 @@ def _fit(
 def _one_epoch(
     ranker: Ranker,
     loader: RequestLoader,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
+    optimizer: Optimizer,
+    factors: Iterator[float],
     bar: Bar,
 ) -> float:
     ranker.train()
     total, rows = 0.0, 0
     for batch in loader:
         loss, own = ranker.losses(batch)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         (loss if own is None else loss + own).backward()
-        optimizer.step()
-        schedule.step()
+        optimizer.step(next(factors))
         total += float(loss.detach()) * len(batch.labels)
         rows += len(batch.labels)
         bar.advance()
     if total != total:
         raise DataError("the training loss became NaN; lower train.learning_rate")
     return total / rows
-
-
-def _learning_rate_factor(step: int, steps: int, config: TrainConfig) -> float:
-    """Linear warm-up, then linear decay to the final fraction."""
-    warmup = config.warmup_fraction * steps
-    decayed = 1 - (1 - config.final_learning_rate_fraction) * step / steps
-    return min((step + 1) / (warmup + 1), decayed)
