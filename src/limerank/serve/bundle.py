@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 from limerank import files
 from limerank.batch import Features, Jagged
+from limerank.config import finished_model
 from limerank.data.store.encoders import Encoders
 from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
@@ -100,7 +101,7 @@ class Bundle:
             Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
         )
         where = str(path / MANIFEST)
-        ranker = build_ranker(manifest.model, encoders.space(), len(manifest.tasks), where, BundleError)
+        ranker = build_ranker(finished_model(manifest.model), encoders.space(), len(manifest.tasks), where, BundleError)
         try:
             ranker.load_state_dict(_load(path / WEIGHTS))
         except RuntimeError as unfit:
@@ -190,7 +191,8 @@ def read_manifest(path: Path) -> BundleManifest:
 
 def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = FORMAT) -> str:
     """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
-    options = ranker.options.model_dump_json()
+    # the shortcut is told by its weight among the parameters; its option is newer than bundles of this format
+    options = ranker.options.model_dump_json(exclude={"tower_shortcut"})
     for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
         options = options.replace(f'"{name}":', f'"{before}":')
     parts: list[str | bytes] = [ranker.name, options]
