@@ -77,8 +77,8 @@ class FeatureEmbedding(nn.Module):
 class ItemTower(nn.Module):
     """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP.
 
-    With `shortcut`, a second matrix leads around the ReLU, so that attributes reach E and T linearly from the first step
-    on (docs/decisions/0014-tower-shortcut.md).
+    With `shortcut`, a second matrix leads around the ReLU, so that attributes reach E and T linearly from the first
+    step on (docs/decisions/0014-tower-shortcut.md).
     """
 
     def __init__(
