@@ -35,6 +35,9 @@ from limerank.typed import validate
 FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended
 NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
 """Older formats that open, with the names they have for tensors of rows and for options."""
+NEWER_OPTIONS = {"hstu": {"sharpness"}}
+"""Options that bundles of this format did not always have, and `tower_shortcut`: left out of fingerprints, because the
+weights tell them."""
 REFUSED = ("limerank-bundle-1", "limerank-bundle-2")
 """Formats of version 0.1.0: some of their bundles lost users and items after an append, and nothing tells which."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
@@ -191,8 +194,7 @@ def read_manifest(path: Path) -> BundleManifest:
 
 def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = FORMAT) -> str:
     """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
-    # the shortcut is told by its weight among the parameters; its option is newer than bundles of this format
-    options = ranker.options.model_dump_json(exclude={"tower_shortcut"})
+    options = ranker.options.model_dump_json(exclude={"tower_shortcut", *NEWER_OPTIONS.get(ranker.name, ())})
     for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
         options = options.replace(f'"{name}":', f'"{before}":')
     parts: list[str | bytes] = [ranker.name, options]
