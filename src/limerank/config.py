@@ -15,6 +15,8 @@ from limerank.typed import Typed, validate
 
 RENAMED_OPTIONS = {"pool": "select_from"}
 """Options of rankers by the names they had in files of version 0.2.0 and before."""
+OPTIONS_BEFORE: Mapping[str, Any] = {"tower_shortcut": False}
+"""What was so before rankers had an option for it. Finished runs and bundles name every option since then."""
 
 
 class TrainConfig(Typed):
@@ -100,6 +102,11 @@ def current_names(model: Mapping[str, Any]) -> dict[str, Any]:
     return {old.get(key, key): value for key, value in model.items()}
 
 
+def finished_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The model section of a finished run or a bundle; an option that it does not name is newer than it is."""
+    return {**current_names(model), **{key: value for key, value in OPTIONS_BEFORE.items() if key not in model}}
+
+
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
     """Read a YAML mapping, or fail naming the file and the line."""
     try:
@@ -170,7 +177,9 @@ def load_run_config(path: Path) -> RunConfig:
     if values.get("preset") is not None:
         raise UsageError(f"{path}: key 'preset': a finished run has none, its values are filled in")
     config = validate(RunConfig, values, str(path))
-    return config.model_copy(update={"dataset": joined(path.parent, config.dataset)})
+    return config.model_copy(
+        update={"dataset": joined(path.parent, config.dataset), "model": finished_model(config.model)}
+    )
 
 
 def _copy(values: Any) -> Any:

@@ -35,6 +35,7 @@ class RankerOptions(Typed):
     width: int = Field(default=32, ge=1, description="d, the width of E and T")
     embedding_width: int = Field(default=16, ge=1, description="width of each attribute's embedding")
     tower_hidden: int = Field(default=64, ge=1, description="hidden width of the item tower")
+    tower_shortcut: bool = Field(default=True, description="a linear way around the item tower's ReLU")
     head: tuple[PositiveInt, ...] = Field(
         default=(64,), min_length=1, description="hidden widths of the interaction network"
     )
@@ -132,6 +133,7 @@ class Ranker(nn.Module):
             hidden=options.tower_hidden,
             width=options.width,
             unknown_rate=options.unknown_rate,
+            shortcut=options.tower_shortcut,
         )
         self.context_tower = ContextTower(
             space.user, space.context, embedding_width=options.embedding_width, unknown_rate=options.unknown_rate

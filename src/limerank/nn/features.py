@@ -81,7 +81,11 @@ class FeatureEmbedding(nn.Module):
 
 
 class ItemTower(nn.Module):
-    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP."""
+    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP.
+
+    With `shortcut`, a second matrix leads around the ReLU, so that attributes reach E and T linearly from the first
+    step on (docs/decisions/0014-tower-shortcut.md).
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class ItemTower(nn.Module):
         hidden: int,
         width: int,
         unknown_rate: float,
+        shortcut: bool,
     ) -> None:
         super().__init__()
         self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate)
@@ -101,19 +106,22 @@ class ItemTower(nn.Module):
         event_width = self.event_embedding.output_width if self.event_embedding else 0
         self.from_event = nn.Linear(event_width, hidden, bias=False) if event_width else None
         self.to_output = nn.Linear(hidden, width)
+        self.shortcut = nn.Linear(hidden, width, bias=False) if shortcut else None
 
     def candidates(self, items: Features) -> Tensor:
         """T [n, d]: never sees an event."""
-        output: Tensor = self.to_output(functional.relu(self.from_item(self.item_embedding(items))))
-        return output
+        return self._output(self.from_item(self.item_embedding(items)))
 
     def history(self, history: History) -> Tensor:
         """E [sum_n, d], jagged like the history."""
         hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
         if self.event_embedding is not None and self.from_event is not None:
             hidden = hidden + self._event_part(self.event_embedding, self.from_event, history.events)
+        return self._output(hidden)
+
+    def _output(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.to_output(functional.relu(hidden))
-        return output
+        return output if self.shortcut is None else output.addmm(hidden, self.shortcut.weight.t())
 
     def _event_part(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
         """What happened, in the first layer [sum_n, hidden].
@@ -138,6 +146,7 @@ class ItemTower(nn.Module):
             *self.item_embedding.parameters(),
             *self.from_item.parameters(),
             *self.to_output.parameters(),
+            *([] if self.shortcut is None else self.shortcut.parameters()),
         ]
 
 
