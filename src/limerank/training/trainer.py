@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, if_interrupted
+from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
@@ -25,13 +26,24 @@ from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
 from limerank.training.optimizer import Optimizer, learning_rate_factor
 
+Watch = Callable[[int, dict[str, Metrics]], None]
+"""Called after each epoch with its number, from 1, and the metrics per task that choose the best."""
+
 
 def train(
-    config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False, where: str = "run configuration"
+    config: RunConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    overwrite: bool = False,
+    where: str = "run configuration",
+    watch: Watch | None = None,
+    test: bool = True,
 ) -> run.FinishedRun:
     """Train one ranker as configured and leave a run folder at `out`, whole or not at all.
 
-    `where` is what an error in the configuration calls it: usually its file.
+    `where` is what an error in the configuration calls it: usually its file. An exception that `watch` raises ends the
+    training. Without `test` the test part is not looked at, and the record has no metrics of it.
     """
     warn_if_spinning()
     check_model(config.model, where)
@@ -53,7 +65,7 @@ def train(
     if selecting is Part.TEST:
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
     validation = evaluation_loader(dataset, selecting, training.max_history, ranker.needs_times)
-    test = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times)
+    testing = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times) if test else None
     with (
         files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
         if_interrupted(f"interrupted; {UNFINISHED}"),
@@ -64,7 +76,7 @@ def train(
             f"{len(loader):,} steps an epoch, at most {training.epochs} epoch{'s' * (training.epochs > 1)}"
         )
         started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress)
+        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress, watch)
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -77,9 +89,9 @@ def train(
             best_epoch=best_epoch,
             train_seconds=round(time.perf_counter() - started, 3),
             validation=evaluate(ranker, validation),
-            test=evaluate(ranker, test),
-            oracle=oracle(test),
-            floor=counting_floor(test),
+            test={} if testing is None else evaluate(ranker, testing),
+            oracle={} if testing is None else oracle(testing),
+            floor={} if testing is None else counting_floor(testing),
         )
         run.save_weights(ranker, staging / run.WEIGHTS)
         files.write_json(staging / run.RECORD, record.model_dump())
@@ -107,6 +119,7 @@ def _fit(
     config: TrainConfig,
     out: Path,
     progress: Progress,
+    watch: Watch | None,
 ) -> tuple[int, int]:
     """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
     optimizer = Optimizer(ranker, config)
@@ -127,6 +140,8 @@ def _fit(
                 f"{epoch_line(epoch, config, loss, metrics, selecting, best=value < best_value)}; "
                 f"{time_line(epoch, config.epochs, now - started, now - began)}"
             )
+            if watch is not None:
+                watch(epoch, metrics)
             if value < best_value:
                 best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
             elif epoch - best_epoch >= config.patience:
