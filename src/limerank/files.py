@@ -46,19 +46,24 @@ def joined(folder: Path, path: Path) -> Path:
     return short
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a small text file atomically."""
+@contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, beside `path`; on success fsync it and rename it into place, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
+        yield aside
+        fsync(aside)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     fsync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small text file atomically."""
+    with replaced_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -93,11 +98,16 @@ def staged_directory(final: Path, *, marker: str, overwrite: bool = False) -> It
     staging.mkdir()
     try:
         yield staging
-        _fsync_tree(staging)
-        check_free(final, marker=marker, overwrite=overwrite)
-        _swap_in(staging, final)
+        publish_directory(staging, final, marker=marker, overwrite=overwrite)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def publish_directory(staging: Path, final: Path, *, marker: str, overwrite: bool) -> None:
+    """Fsync a directory that stands beside `final`, and rename it into place."""
+    _fsync_tree(staging)
+    check_free(final, marker=marker, overwrite=overwrite)
+    _swap_in(staging, final)
 
 
 @contextmanager
@@ -235,7 +245,9 @@ def fsync(path: Path) -> None:
 
 
 @contextmanager
-def full_disk_named(out: Path, fix: str = "free some or write elsewhere") -> Iterator[None]:
+def full_disk_named(
+    out: Path, fix: str = "free some or write elsewhere", kept: str = "nothing was kept"
+) -> Iterator[None]:
     """Turn 'no space left' of any writer into an error that names what was being written."""
     try:
         yield
@@ -243,4 +255,4 @@ def full_disk_named(out: Path, fix: str = "free some or write elsewhere") -> Ite
         full = getattr(error, "errno", None) in NO_ROOM or any(word in str(error) for word in NO_ROOM_WORDS)
         if not full:
             raise
-        raise UnavailableError(f"{out}: no room left on the device; nothing was kept: {fix}") from None
+        raise UnavailableError(f"{out}: no room left on the device; {kept}: {fix}") from None

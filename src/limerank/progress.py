@@ -18,19 +18,28 @@ class Bar(Protocol):
     def advance(self, steps: int = 1) -> None:
         """Some more steps are done."""
 
+    def tell(self, text: str) -> None:
+        """A few words beside the bar, until the next ones."""
+
 
 class _Silent:
     def advance(self, steps: int = 1) -> None:
+        return None
+
+    def tell(self, text: str) -> None:
         return None
 
 
 class _Shown:
     def __init__(self, bar: RichBar, description: str, total: int) -> None:
         self.bar = bar
-        self.task = bar.add_task(description, total=total or None)
+        self.task = bar.add_task(description, total=total or None, told="")
 
     def advance(self, steps: int = 1) -> None:
         self.bar.advance(self.task, steps)
+
+    def tell(self, text: str) -> None:
+        self.bar.update(self.task, told=text)
 
 
 class Progress:
@@ -54,6 +63,7 @@ class Progress:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[told]}"),
         )
         with RichBar(*columns, console=self._console, transient=True) as bar:
             yield _Shown(bar, description, total)

@@ -191,6 +191,9 @@ class Ranker(nn.Module):
         """A loss term of the ranker's own; `items` are the candidates' states, in batch order, `weights` the tasks'."""
         return None
 
+    def resume_at(self, step: int) -> None:
+        """Training goes on after so many steps: for rankers that count them."""
+
     def encode_items(self, items: Features) -> ItemState:
         """The item stage: independent of any user."""
         embedded = self.item_tower.candidates(items)

@@ -56,6 +56,9 @@ class PerformerRanker(FactorizedRanker):
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((matrices,), self.head.from_user(context))
 
+    def resume_at(self, step: int) -> None:
+        self.steps = step
+
     def _count_step(self) -> None:
         """The user stage is the first of a step, so both sides of a step see the same draw."""
         self.steps += 1

@@ -128,6 +128,9 @@ class _Counting(Progress):
         if self.unreported >= STEPS_PER_REPORT:
             self.report()
 
+    def tell(self, text: str) -> None:
+        return None
+
     def report(self) -> None:
         with self.lock:
             self.done_steps.value += self.unreported

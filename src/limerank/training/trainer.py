@@ -1,33 +1,32 @@
-"""The trainer: Adam on the mean binary cross-entropy of all tasks, early stopping on validation NE, a run folder."""
+"""The trainer: from a configuration to a run folder, or from a checkpoint to the end of its training."""
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from limerank import files
-from limerank.config import RunConfig, TrainConfig
+from limerank.config import RunConfig, load_run_config
 from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import DataError, if_interrupted
-from limerank.metrics import Metrics
-from limerank.models import Ranker, build_ranker, check_model
-from limerank.progress import Bar, Progress
+from limerank.errors import DataError
+from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
+from limerank.evaluation.floor import counting_floor
+from limerank.models import build_ranker, check_model
+from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle
-from limerank.training.floor import counting_floor
-from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
-from limerank.training.optimizer import Optimizer, learning_rate_factor
-
-Watch = Callable[[int, dict[str, Metrics]], None]
-"""Called after each epoch with its number, from 1, and the metrics per task that choose the best."""
+from limerank.training.checkpoint import Header, read_header
+from limerank.training.loop import TrainingLoop, Watch
+from limerank.training.records.page import report_if_possible
+from limerank.training.records.revision import revision
+from limerank.training.records.stages import StageTimes, utc_now
+from limerank.training.steps.device import device_of
+from limerank.training.steps.step import TrainingStep
+from limerank.training.unfinished import begun, publish, reopened
 
 
 def train(
@@ -43,21 +42,56 @@ def train(
     """Train one ranker as configured and leave a run folder at `out`, whole or not at all.
 
     `where` is what an error in the configuration calls it: usually its file. An exception that `watch` raises ends the
-    training. Without `test` the test part is not looked at, and the record has no metrics of it.
+    training, and nothing of it is kept. Without `test` the test part is not looked at, and the record has no metrics of
+    it. A training that is interrupted or killed can be resumed from its last checkpoint.
     """
-    warn_if_spinning()
     check_model(config.model, where)
-    dataset = StoredDataset.open(config.dataset, check_hashes=True)
-    _check_labels(dataset, progress)
-    torch.manual_seed(config.seed)
-    ranker = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), where)
+    with begun(out, overwrite=overwrite) as folder:
+        run.write_config(folder, config, final=out)
+        return _train(config, folder, out, progress, where=where, watch=watch, test=test)
+
+
+def resume(out: Path, progress: Progress, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
+    """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
+    with reopened(out) as folder:
+        where = folder / run.CONFIG
+        config = load_run_config(where)
+        fingerprint = StoredDataset.open(config.dataset).fingerprint
+        header = read_header(folder, config, fingerprint)
+        progress.say(f"going on with {out} at step {header.state.step:,}")
+        return _train(config, folder, out, progress, where=str(where), watch=watch, test=test, header=header)
+
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    out: Path,
+    progress: Progress,
+    *,
+    where: str,
+    watch: Watch | None,
+    test: bool,
+    header: Header | None = None,
+) -> run.FinishedRun:
+    warn_if_spinning()
+    times = StageTimes(header.state.stage_seconds if header else None)
     training = config.train
+    device = device_of(training)
+    with times.stage("loading"):
+        dataset = StoredDataset.open(config.dataset, check_hashes=True)
+        _check_labels(dataset, progress)
+    torch.manual_seed(config.seed)
+    with times.stage("building"):
+        tasks = tuple(task.name for task in dataset.schema.tasks)
+        ranker = build_ranker(config.model, dataset.encoders.space(), len(tasks), where)
+        step = TrainingStep(ranker, training, tasks, device)
     loader = RequestLoader(
         dataset,
         Part.TRAIN,
         batch_requests=training.batch_requests,
         max_history=training.max_history,
         seed=config.seed,
+        order=training.order,
         prefetch=training.prefetch,
         with_times=ranker.needs_times,
     )
@@ -66,35 +100,63 @@ def train(
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
     validation = evaluation_loader(dataset, selecting, training.max_history, ranker.needs_times)
     testing = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times) if test else None
-    with (
-        files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
-        if_interrupted(f"interrupted; {UNFINISHED}"),
-    ):
-        run.write_config(staging, config, final=out)
-        progress.say(
-            f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
-            f"{len(loader):,} steps an epoch, at most {training.epochs} epoch{'s' * (training.epochs > 1)}"
-        )
-        started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress, watch)
-        record = run.RunRecord(
-            model=ranker.name,
-            parameters=run.count_parameters(ranker),
-            seed=config.seed,
-            data_fingerprint=dataset.fingerprint,
-            versions=run.versions(),
-            machine=run.machine(),
-            selected_on=selecting.value,
-            epochs=epochs,
-            best_epoch=best_epoch,
-            train_seconds=round(time.perf_counter() - started, 3),
-            validation=evaluate(ranker, validation),
-            test={} if testing is None else evaluate(ranker, testing),
-            oracle={} if testing is None else oracle(testing),
-            floor={} if testing is None else counting_floor(testing),
-        )
-        run.save_weights(ranker, staging / run.WEIGHTS)
-        files.write_json(staging / run.RECORD, record.model_dump())
+    _check_parts(dataset, {Part.TRAIN: loader, selecting: validation, Part.TEST: testing})
+    passes = training.passes
+    progress.say(
+        f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
+        f"{len(loader):,} steps an epoch, at most {passes} epoch{'s' * (passes > 1)}"
+    )
+    loop = TrainingLoop(
+        config,
+        step,
+        loader,
+        validation,
+        selecting=selecting,
+        folder=folder,
+        out=out,
+        progress=progress,
+        times=times,
+        watch=watch,
+    )
+    if header is None:
+        loop.state.started = utc_now()
+    else:
+        loop.restore(header)
+    loop.run()
+    with times.stage("testing"):
+        tested = {} if testing is None else evaluate(ranker, testing, device=device)
+        counted = {} if testing is None else counting_floor(testing)
+        true = {} if testing is None else oracle(testing)
+    with times.stage("saving"):
+        run.save_weights(ranker, folder / run.WEIGHTS)
+    state, seconds = loop.state, times.seconds
+    record = run.RunRecord(
+        model=ranker.name,
+        parameters=run.count_parameters(ranker),
+        seed=config.seed,
+        data_fingerprint=dataset.fingerprint,
+        versions=run.versions(),
+        machine=run.machine(),
+        selected_on=selecting.value,
+        epochs=state.epochs,
+        best_epoch=state.best_epoch,
+        train_seconds=round(seconds["training"] + seconds["validating"], 3),
+        validation=state.best_metrics,
+        test=tested,
+        oracle=true,
+        floor=counted,
+        started=state.started,
+        finished=utc_now(),
+        revision=revision(),
+        steps=state.step,
+        stage_seconds=seconds,
+        rows_per_second=round(state.rows / max(seconds["training"], 1e-3), 1),
+        device=str(device),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    files.write_json(folder / run.RECORD, record.model_dump())
+    report_if_possible(folder, progress)
+    publish(folder, out)
     return run.FinishedRun.open(out)
 
 
@@ -111,62 +173,11 @@ def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
             progress.say(f"note: {problem}")
 
 
-def _fit(
-    ranker: Ranker,
-    loader: RequestLoader,
-    validation: RequestLoader,
-    selecting: Part,
-    config: TrainConfig,
-    out: Path,
-    progress: Progress,
-    watch: Watch | None,
-) -> tuple[int, int]:
-    """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
-    optimizer = Optimizer(ranker, config)
-    steps = len(loader) * config.epochs
-    factors = iter(learning_rate_factor(step, steps, config) for step in range(steps))
-    best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
-    epoch, began = 0, time.perf_counter()
-    with progress.bar(f"training {ranker.name}", steps) as bar:
-        for epoch in range(1, config.epochs + 1):
-            started = time.perf_counter()
-            with if_interrupted(f"interrupted in epoch {epoch} of {config.epochs}; {UNFINISHED}"):
-                loss = _one_epoch(ranker, loader, optimizer, factors, bar)
-                metrics = evaluate(ranker, validation)
-            value, now = selection_value(metrics), time.perf_counter()
-            line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
-            run.append_line(out / run.EPOCHS, line)
-            progress.say(
-                f"{epoch_line(epoch, config, loss, metrics, selecting, best=value < best_value)}; "
-                f"{time_line(epoch, config.epochs, now - started, now - began)}"
+def _check_parts(dataset: StoredDataset, loaders: dict[Part, RequestLoader | None]) -> None:
+    """Refuse to begin when what is to be trained on or measured is empty."""
+    for part, loader in loaders.items():
+        if loader is not None and not len(loader.requests):
+            raise DataError(
+                f"{dataset.path}: its {part.value} part has no requests; change the split in the description of the "
+                "log and prepare it again"
             )
-            if watch is not None:
-                watch(epoch, metrics)
-            if value < best_value:
-                best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
-            elif epoch - best_epoch >= config.patience:
-                break
-    ranker.load_state_dict(best_weights)
-    return best_epoch, epoch
-
-
-def _one_epoch(
-    ranker: Ranker,
-    loader: RequestLoader,
-    optimizer: Optimizer,
-    factors: Iterator[float],
-    bar: Bar,
-) -> float:
-    ranker.train()
-    total, rows = 0.0, 0
-    for batch in loader:
-        loss, own = ranker.losses(batch)
-        optimizer.zero_grad()
-        (loss if own is None else loss + own).backward()
-        optimizer.step(next(factors))
-        total += float(loss.detach()) * len(batch.labels)
-        rows += len(batch.labels)
-        bar.advance()
-    if total != total:
-        raise DataError("the training loss became NaN; lower train.learning_rate")
-    return total / rows

@@ -1,0 +1,1 @@
+"""One step of training: where it runs, what it minimizes, how it is stopped."""

@@ -1,0 +1,68 @@
+"""Predict, then train: in one pass in the order of time every batch is scored before anything is learned from it.
+
+The paper's industrial setting. Metrics of such predictions are honest without a part of their own, since the ranker
+has only seen what came before; they are measured by windows of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limerank.batch import RequestBatch
+from limerank.data.batches import RequestLoader
+from limerank.metrics import Metrics, measure
+from limerank.training.steps.device import moved
+from limerank.training.steps.step import TrainingStep
+
+
+class ProgressiveWindow:
+    """The predictions since the last measurement."""
+
+    def __init__(self, loader: RequestLoader, step: TrainingStep) -> None:
+        self.loader = loader
+        self.step = step
+        self.plan = loader.plan()
+        tasks = len(loader.dataset.schema.tasks)
+        self.labels = torch.zeros(0, tasks)
+        self.probability = torch.zeros(0, tasks)
+        self.user = torch.zeros(0, dtype=torch.int64)
+        self.until = torch.zeros(1, dtype=torch.int64)
+
+    def predict(self, batch: RequestBatch, number: int) -> None:
+        """Score a batch, the so-manieth of the pass, as it would be scored when served."""
+        ranker = self.step.ranker.eval()
+        with torch.inference_mode():
+            probability = ranker(moved(batch, self.step.device)).sigmoid().float().cpu()
+        ranker.train()
+        requests = self.plan[number]
+        dataset = self.loader.dataset
+        users = dataset.column("requests/user")[requests].astype(np.int64)
+        counts = batch.candidates.offsets.diff().cpu().numpy()
+        first_events = dataset.column("requests/start")[requests]
+        self.labels = torch.cat([self.labels, batch.labels.cpu()])
+        self.probability = torch.cat([self.probability, probability.clone()])
+        self.user = torch.cat([self.user, torch.from_numpy(np.repeat(users, counts))])
+        self.until = torch.tensor([int(np.max(dataset.column("events/time")[first_events]))])
+
+    def measured(self) -> tuple[dict[str, Metrics], int]:
+        """Metrics per task of the window, and the time up to which it reaches; the next one begins."""
+        metrics = {
+            task.name: measure(self.labels[:, number].numpy(), self.probability[:, number].numpy(), self.user.numpy())
+            for number, task in enumerate(self.loader.dataset.schema.tasks)
+        }
+        self.labels, self.probability, self.user = self.labels[:0], self.probability[:0], self.user[:0]
+        return metrics, int(self.until)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What a checkpoint keeps of it."""
+        for name in ("labels", "probability", "user", "until"):
+            yield name, getattr(self, name).clone()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on with a window that `tensors` gave."""
+        self.labels, self.probability = tensors["labels"], tensors["probability"]
+        self.user, self.until = tensors["user"], tensors["until"]

@@ -1,0 +1,74 @@
+"""One step: the loss of a batch, its gradients, and the update. What `train` repeats, and what benchmarks time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from limerank.batch import RequestBatch
+from limerank.config import TrainConfig
+from limerank.errors import UsageError
+from limerank.models import Ranker
+from limerank.training.optimizer import Optimizer
+from limerank.training.steps.device import DTYPES, moved
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or the gradients of a batch are not numbers any more; nothing was updated."""
+
+
+class TrainingStep:
+    """A ranker, its optimizer and the settings of `train:` that a step needs; call it with a batch."""
+
+    def __init__(self, ranker: Ranker, config: TrainConfig, tasks: tuple[str, ...], device: torch.device) -> None:
+        self.ranker = ranker.to(device)
+        self.device = device
+        self.config = config
+        self.optimizer = Optimizer(ranker, config)
+        self.weights = task_weights(config, tasks, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self._losses = torch.compile(ranker.losses, dynamic=True) if config.compile else ranker.losses
+
+    def __call__(self, batch: RequestBatch, factor: float) -> float:
+        """Learn from one batch with this fraction of the learning rates; returns the mean cross-entropy of its tasks.
+
+        Raises before anything is updated when the loss, or with `clip_norm` the norm of the gradients, is not finite.
+        """
+        loss, whole = self.forward(moved(batch, self.device))
+        self.optimizer.zero_grad()
+        self.scaler.scale(whole).backward()
+        if self.config.clip_norm is not None:
+            for part in self.optimizer.parts.values():
+                self.scaler.unscale_(part)
+            norm = float(self.optimizer.clip(self.config.clip_norm))
+            if norm != norm or (norm == float("inf") and not self.scaler.is_enabled()):
+                raise NotFiniteError(f"the norm of the gradients is {norm}")
+        self.optimizer.step(factor, self.scaler)
+        return loss
+
+    def forward(self, batch: RequestBatch) -> tuple[float, Tensor]:
+        """The mean cross-entropy of the tasks, and what is minimized: with the ranker's own term."""
+        mixed = self.config.precision != "fp32"
+        with torch.autocast(self.device.type, DTYPES[self.config.precision], enabled=mixed):
+            loss, own = self._losses(batch, self.weights)
+        whole = loss if own is None else loss + own
+        value = float(whole.detach())
+        if value != value or abs(value) == float("inf"):
+            raise NotFiniteError(f"the loss is {value}")
+        return (value if own is None else float(loss.detach())), whole
+
+    def is_finite(self) -> bool:
+        """Whether every weight is still a number: what is not must not be saved over what was."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.ranker.parameters())
+
+
+def task_weights(config: TrainConfig, tasks: tuple[str, ...], device: torch.device) -> Tensor | None:
+    """The weights of the tasks [tasks]; None where all are the same."""
+    given = config.task_weights
+    for name in given:
+        if name not in tasks:
+            raise UsageError(f"train.task_weights: the dataset has no task '{name}'; its tasks: {', '.join(tasks)}")
+    weights = [given.get(task, 1.0) for task in tasks]
+    if len(set(weights)) == 1:
+        return None
+    return torch.tensor(weights, device=device)

@@ -1,0 +1,91 @@
+"""The folder of a training that is under way: `RUN.unfinished`, which becomes `RUN` when the training is finished.
+
+It is there from the first step on, so that a training that is killed can be resumed; a run that stands at `RUN` is
+always whole, and one that is being replaced stays until the new one is finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from limerank import files
+from limerank.errors import ConflictError, DataError
+from limerank.training.checkpoint import LAST
+from limerank.training.run import RECORD, UNFINISHED_ENDING
+
+LOCK, REPLACES = "lock", "replaces-a-run"
+
+
+def unfinished_folder(out: Path) -> Path:
+    """Where a run is while it trains."""
+    return out.with_name(f"{out.name}{UNFINISHED_ENDING}")
+
+
+def resume_command(out: Path) -> str:
+    """What to type to go on with an unfinished training."""
+    return f"limerank train --resume {out}"
+
+
+@contextmanager
+def begun(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """The empty folder of a new training; another one's, if it can be resumed, is replaced only by `overwrite`.
+
+    If the training fails before its first checkpoint, nothing of it is left.
+    """
+    files.check_free(out, marker=RECORD, overwrite=overwrite)
+    folder = unfinished_folder(out)
+    if (folder / LAST).exists() and not overwrite:
+        raise ConflictError(
+            f"{folder} holds a training that can be resumed: {resume_command(out)}; or begin anew with --overwrite "
+            "(in Python overwrite=True)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        for path in folder.iterdir():
+            if path.name != LOCK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if overwrite:
+            files.write_text(folder / REPLACES, "")
+        try:
+            yield folder
+        finally:
+            if folder.exists() and not (folder / LAST).exists():
+                shutil.rmtree(folder)
+
+
+@contextmanager
+def reopened(out: Path) -> Iterator[Path]:
+    """The folder of a training that was stopped, locked for whoever resumes it."""
+    folder = unfinished_folder(out)
+    if not folder.is_dir():
+        if (out / RECORD).is_file():
+            raise ConflictError(f"{out}: is finished; to train it longer, train anew with more train.epochs")
+        raise DataError(f"{folder}: no unfinished training here; begin one: limerank train CONFIG --out {out}")
+    with _locked(folder):
+        if not (folder / LAST).is_file():
+            raise DataError(f"{folder / LAST}: no checkpoint was written yet; begin anew: limerank train CONFIG --out {out}")
+        yield folder
+
+
+def publish(folder: Path, out: Path) -> None:
+    """Make a finished training the run at `out`: what was only needed on the way goes."""
+    overwrite = (folder / REPLACES).exists()
+    for name in (REPLACES, LOCK):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / LAST.parent, ignore_errors=True)
+    files.publish_directory(folder.absolute(), out.absolute(), marker=RECORD, overwrite=overwrite)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One training at a time; the lock goes with the process that holds it."""
+    with (folder / LOCK).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConflictError(f"{folder}: another process is training there; wait for it or choose another --out") from None
+        yield
