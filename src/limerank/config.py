@@ -29,6 +29,7 @@ class TrainConfig(Typed):
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
     patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
+    tensorboard: bool = Field(default=False, description="curves for TensorBoard, in the run's folder tensorboard")
 
 
 class RunConfig(Typed):

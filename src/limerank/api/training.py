@@ -33,6 +33,7 @@ class TrainKeywords(TypedDict, total=False):
     max_history: int
     prefetch: int
     patience: int
+    tensorboard: bool
 
 
 def train(

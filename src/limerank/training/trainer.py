@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -19,9 +20,13 @@ from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle
+from limerank.training.evaluate import candidates_of, evaluate, evaluation_loader, oracle
 from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
+from limerank.training.records.page import report_if_possible
+from limerank.training.records.revision import revision
+from limerank.training.records.stages import StageTimes, utc_now
+from limerank.training.tensorboard import TensorBoardLog, scalars_of_epoch
 
 
 def train(
@@ -33,10 +38,13 @@ def train(
     """
     warn_if_spinning()
     check_model(config.model, where)
-    dataset = StoredDataset.open(config.dataset, check_hashes=True)
-    _check_labels(dataset, progress)
+    began, times = utc_now(), StageTimes()
+    with times.stage("loading"):
+        dataset = StoredDataset.open(config.dataset, check_hashes=True)
+        _check_labels(dataset, progress)
     torch.manual_seed(config.seed)
-    ranker = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), where)
+    with times.stage("building"):
+        ranker = build_ranker(config.model, dataset.encoders.space(), len(dataset.schema.tasks), where)
     training = config.train
     loader = RequestLoader(
         dataset,
@@ -61,8 +69,18 @@ def train(
             f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
             f"{len(loader):,} steps an epoch, at most {training.epochs} epoch{'s' * (training.epochs > 1)}"
         )
-        started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress)
+        with ExitStack() as stack:
+            board = stack.enter_context(TensorBoardLog(staging / run.TENSORBOARD)) if training.tensorboard else None
+            started = time.perf_counter()
+            best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress, times, board)
+        train_seconds = round(time.perf_counter() - started, 3)
+        with times.stage("validating"):
+            validated = evaluate(ranker, validation)
+        with times.stage("testing"):
+            tested, best, floor = evaluate(ranker, test), oracle(test), counting_floor(test)
+        with times.stage("saving"):
+            run.save_weights(ranker, staging / run.WEIGHTS)
+        rows = len(candidates_of(loader, loader.requests)[0]) * epochs
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -73,14 +91,22 @@ def train(
             selected_on=selecting.value,
             epochs=epochs,
             best_epoch=best_epoch,
-            train_seconds=round(time.perf_counter() - started, 3),
-            validation=evaluate(ranker, validation),
-            test=evaluate(ranker, test),
-            oracle=oracle(test),
-            floor=counting_floor(test),
+            train_seconds=train_seconds,
+            validation=validated,
+            test=tested,
+            oracle=best,
+            floor=floor,
+            started=began,
+            finished=utc_now(),
+            revision=revision(),
+            steps=len(loader) * epochs,
+            stage_seconds=times.seconds,
+            rows_per_second=round(rows / max(times.seconds["training"], 1e-3), 1),
+            device=str(next(ranker.parameters()).device),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
         )
-        run.save_weights(ranker, staging / run.WEIGHTS)
         files.write_json(staging / run.RECORD, record.model_dump())
+    report_if_possible(out, progress)
     return run.FinishedRun.open(out)
 
 
@@ -105,6 +131,8 @@ def _fit(
     config: TrainConfig,
     out: Path,
     progress: Progress,
+    times: StageTimes,
+    board: TensorBoardLog | None,
 ) -> tuple[int, int]:
     """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
     optimizer = torch.optim.Adam(
@@ -118,11 +146,15 @@ def _fit(
         for epoch in range(1, config.epochs + 1):
             started = time.perf_counter()
             with if_interrupted(f"interrupted in epoch {epoch} of {config.epochs}; {UNFINISHED}"):
-                loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
-                metrics = evaluate(ranker, validation)
+                with times.stage("training"):
+                    loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
+                with times.stage("validating"):
+                    metrics = evaluate(ranker, validation)
             value, now = selection_value(metrics), time.perf_counter()
             line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
             run.append_line(out / run.EPOCHS, line)
+            if board is not None:
+                board.scalars(epoch * len(loader), scalars_of_epoch(loss, metrics, selecting))
             progress.say(
                 f"{epoch_line(epoch, config, loss, metrics, selecting, best=value < best_value)}; "
                 f"{time_line(epoch, config.epochs, now - started, now - began)}"
