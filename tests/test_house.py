@@ -30,7 +30,7 @@ ALLOWED = {
     "data.sources": {"data.raw", "data.fetch", "data.store", *GROUND},
     "data.draft": {"data.raw", "data.sources", *GROUND},
     "data": set(),
-    "training": {"models", "data.describe", "data.sources", *STORE},
+    "training": {"models", "report", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
     "api": {"models", "training", "serve", *DATA},
     "report": GROUND,
@@ -42,7 +42,7 @@ ALLOWED = {
 MOST_FILES = 12
 CROWDED = {"models": "one file per ranker", "cli": "one file per command group", "": "the ground floor"}
 ENGINE_MODULES = {"limerank.ops.xor_attention.triton_kernels"}  # kernels cannot be written without their engine
-OPTIONAL_ENGINES = {"matplotlib", "triton", "faiss", "ray", "valkey", "torchrec", "onnxruntime"}
+OPTIONAL_ENGINES = {"matplotlib", "triton", "faiss", "ray", "valkey", "torchrec", "onnxruntime", "tensorboard"}
 
 
 def room_of(module: str) -> str:

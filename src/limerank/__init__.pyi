@@ -1,6 +1,7 @@
 """The names of the front door, for type checkers, editors and `__init__.py`, which loads them when they are used."""
 
 from .api.dataset import Dataset as Dataset
+from .api.records import runs as runs
 from .api.run import Run as Run
 from .api.training import evaluate as evaluate
 from .api.training import train as train

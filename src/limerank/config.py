@@ -61,7 +61,15 @@ class TrainConfig(Typed):
     checkpoint_minutes: float = Field(
         default=10.0, ge=0, description="a checkpoint when so long has passed since the last; every epoch ends with one"
     )
-    tensorboard: bool = Field(default=False, description="write TensorBoard event files into the run folder")
+    tensorboard: bool = Field(default=False, description="curves for TensorBoard, in the run's folder tensorboard")
+
+    @field_validator("task_weights")
+    @classmethod
+    def _weights_say_something(cls, weights: dict[str, float]) -> dict[str, float]:
+        for task, weight in weights.items():
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"the weight of '{task}' must be 0 or more, not {weight}")
+        return weights
 
     @property
     def passes(self) -> int:

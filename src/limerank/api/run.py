@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -25,6 +24,7 @@ from limerank.splits import Part, part_named
 from limerank.tables import number_text
 from limerank.training.evaluate import EVALUATION_BATCH
 from limerank.training.evaluation import Evaluation, evaluate_part
+from limerank.training.records.curves import read_curves
 from limerank.training.run import EPOCHS, FinishedRun
 
 PREDICTED = "predicted_"
@@ -142,12 +142,11 @@ class Run(FinishedRun):
         return dataset
 
     def _epochs(self) -> Iterator[dict[str, object]]:
-        for line in (self.path / EPOCHS).read_text(encoding="utf-8").splitlines():
-            epoch = json.loads(line)
-            for task, metrics in epoch["validation"].items():
+        for line in read_curves(self.path / EPOCHS).epochs:
+            for task, metrics in line.metrics.items():
                 yield {
-                    "epoch": epoch["epoch"],
-                    "train_loss": epoch["train_loss"],
+                    "epoch": line.epoch,
+                    "train_loss": line.train_loss,
                     "part": self.record.selected_on,
                     "task": task,
                     **metrics,

@@ -18,6 +18,7 @@ from limerank.cli import (
     models,
     quickstart,
     rank,
+    runs,
     study,
     training,
 )
@@ -25,7 +26,7 @@ from limerank.cli.common import report_error
 from limerank.cli.prepare import prepare_app
 from limerank.errors import InterruptionError, LimerankError, UnavailableError, UsageError
 
-READ_ONLY = {"describe", "models", "evaluate", "rank", "links", "bench"}
+READ_ONLY = {"describe", "models", "evaluate", "runs", "rank", "links", "bench"}
 
 
 class Commands(TyperGroup):
@@ -71,6 +72,7 @@ app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)
+app.add_typer(runs.app, name="runs")
 rank.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from limerank import files
@@ -12,6 +11,7 @@ from limerank.report.plots import bar_plot, line_plot
 from limerank.study.accuracy import SKYLINE
 from limerank.study.latency import Latency
 from limerank.study.quickstart import LIME, SPEED_CANDIDATES, TASK, QuickstartResult
+from limerank.training.records.curves import read_curves
 from limerank.training.run import EPOCHS
 
 
@@ -124,8 +124,7 @@ def _against(latencies: list[Latency], axis: str) -> dict[str, list[tuple[float,
 
 
 def _curve(run: Run) -> list[tuple[float, float]]:
-    lines = [json.loads(line) for line in (run.path / EPOCHS).read_text(encoding="utf-8").splitlines()]
-    return [(line["epoch"], line["validation"][TASK]["ne"]) for line in lines]
+    return [(line.epoch, line.metrics[TASK]["ne"]) for line in read_curves(run.path / EPOCHS).epochs]
 
 
 def _number(value: float | None) -> str:

@@ -27,7 +27,9 @@ class Predictions:
     probability: NDArray[np.float32]
 
 
-def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Predictions:
+def predict(
+    ranker: Ranker, loader: RequestLoader, bar: Bar | None = None, device: torch.device | None = None
+) -> Predictions:
     """Score every candidate of a loader's part."""
     ranker.eval()
     rows, users, probabilities = [], [], []
@@ -35,7 +37,8 @@ def predict(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> Pr
     with torch.inference_mode():
         for requests in loader.plan():
             batch = loader.assemble(requests)
-            probabilities.append(ranker(batch).sigmoid().numpy())
+            there = batch if device is None else batch.map(lambda tensor: tensor.to(device))
+            probabilities.append(ranker(there).sigmoid().float().cpu().numpy())
             rows.append(loader.candidate_rows(requests))
             counts = batch.candidates.offsets.diff().numpy()
             users.append(np.repeat(user_of_request[requests].astype(np.int64), counts))
@@ -49,9 +52,11 @@ def evaluation_loader(dataset: StoredDataset, part: Part, max_history: int, with
     return RequestLoader(dataset, part, batch_requests=EVALUATION_BATCH, max_history=max_history, with_times=with_times)
 
 
-def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> dict[str, Metrics]:
+def evaluate(
+    ranker: Ranker, loader: RequestLoader, bar: Bar | None = None, device: torch.device | None = None
+) -> dict[str, Metrics]:
     """Metrics per task; gAUC groups by user."""
-    predictions = predict(ranker, loader, bar)
+    predictions = predict(ranker, loader, bar, device)
     return {
         task.name: measure(
             loader.dataset.labels(task.name, predictions.rows),

@@ -14,7 +14,7 @@ from limerank.batch import RequestBatch
 from limerank.config import RunConfig
 from limerank.data.batches import Position, RequestLoader
 from limerank.errors import DataError
-from limerank.evaluation.evaluate import evaluate
+from limerank.training.evaluate import evaluate
 from limerank.metrics import Metrics
 from limerank.progress import Bar, Progress
 from limerank.splits import Part

@@ -27,6 +27,9 @@ from limerank.threads import available_cores
 from limerank.typed import validate
 
 CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
+REPORT, TENSORBOARD = "report.html", "tensorboard"
+UNFINISHED_ENDING = ".unfinished"
+"""The folder of a training that is under way, or that was stopped and can be resumed, is called so."""
 FIX = "train the run again"
 
 
@@ -52,6 +55,20 @@ class RunRecord(BaseModel):
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
     """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
+    # what follows is not known of runs of version 0.2.0 and before
+    started: str | None = None
+    """When the training began, ISO 8601 in UTC; of a resumed one the first time."""
+    finished: str | None = None
+    revision: str | None = None
+    """The commit of limerank, when it ran from a checkout (limerank.training.records.revision)."""
+    steps: int | None = None
+    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    """Loading, building, training, validating, testing, saving: what each took (records.stages.StageTimes)."""
+    rows_per_second: float | None = None
+    """Candidate rows trained on, by second of the training stage alone."""
+    device: str | None = None
+    deterministic: bool | None = None
+    """Whether torch was told to use deterministic algorithms only."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
-from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
-from limerank.evaluation.floor import counting_floor
+from limerank.training.evaluate import evaluate, evaluation_loader, oracle
+from limerank.training.floor import counting_floor
 from limerank.models import build_ranker, check_model
 from limerank.progress import Progress
 from limerank.splits import Part

@@ -69,6 +69,8 @@ def task_weights(config: TrainConfig, tasks: tuple[str, ...], device: torch.devi
         if name not in tasks:
             raise UsageError(f"train.task_weights: the dataset has no task '{name}'; its tasks: {', '.join(tasks)}")
     weights = [given.get(task, 1.0) for task in tasks]
+    if not any(weights):
+        raise UsageError("train.task_weights: all are 0, so nothing would be learned")
     if len(set(weights)) == 1:
         return None
     return torch.tensor(weights, device=device)
