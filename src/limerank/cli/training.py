@@ -16,6 +16,7 @@ from limerank.cli.common import (
     say,
     use_threads,
 )
+from limerank.errors import UsageError
 
 if TYPE_CHECKING:
     from limerank.training.evaluation import Evaluation
@@ -30,40 +31,54 @@ def register(app: typer.Typer) -> None:
 
 def train(
     config: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="CONFIG",
             help="A run configuration (YAML), or the name of a ranker or preset; where there is a file of that name, "
             "the file counts. `limerank models --config NAME` prints what a name stands for.",
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the new run.")],
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run.")] = None,
     dataset: Annotated[
         Path | None, typer.Option("--dataset", help="A prepared dataset, instead of the one in the configuration.")
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override one key, for example train.epochs=5. Repeatable.")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with a training that was stopped, exactly as it was."),
+    ] = None,
     overwrite: OverwriteOption = False,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
+    from limerank.api.run import Run
     from limerank.api.training import train_from
     from limerank.training.floor import below_floor
     from limerank.training.news import outcome
 
     use_threads(threads)
-    run = train_from(config, out=out, dataset=dataset, overrides=overrides or [], overwrite=overwrite, quiet=as_json)
+    if resume is not None:
+        if config or out or dataset or overrides or overwrite:
+            raise UsageError("--resume: takes everything from the run; leave CONFIG and the other options out")
+        run = Run.resume(resume, quiet=as_json)
+    elif config is None or out is None:
+        missing = "CONFIG" if config is None else "--out"
+        raise UsageError(f"{missing} is missing: limerank train lime-mha --dataset DATASET --out RUN")
+    else:
+        asked = overrides or []
+        run = train_from(config, out=out, dataset=dataset, overrides=asked, overwrite=overwrite, quiet=as_json)
     record, ended = run.record, outcome(run.record, run.config.train)
     if as_json:
         below = below_floor(record.test, record.floor)
-        emit_json({"run": str(out), **record.model_dump(), "below_floor": below, "outcome": ended})
+        emit_json({"run": str(run.path), **record.model_dump(), "below_floor": below, "outcome": ended})
         return
     say(f"trained {record.model} ({record.parameters:,} parameters) in {record.train_seconds:.1f} s")
     _show(run.evaluation)
     say(ended)
-    say(f"next: limerank export {out} --store stores/demo")
+    say(f"next: limerank export {run.path} --store stores/demo")
 
 
 def evaluate(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -14,7 +14,6 @@ from limerank.batch import RequestBatch
 from limerank.config import RunConfig
 from limerank.data.batches import Position, RequestLoader
 from limerank.errors import DataError
-from limerank.training.evaluate import evaluate
 from limerank.metrics import Metrics
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
@@ -31,6 +30,7 @@ from limerank.training.checkpoint import (
     set_random_state,
     write_checkpoint,
 )
+from limerank.training.evaluate import evaluate
 from limerank.training.news import epoch_line, selection_value, step_line, time_line
 from limerank.training.optimizer import learning_rate_factor
 from limerank.training.records.stages import StageTimes
@@ -133,9 +133,9 @@ class TrainingLoop:
                         self._pass()
                 self._measure()
         except KeyboardInterrupt:
-            with self.interrupts.held():
-                self.save()
             self.interrupts.forget()
+            with suppress(KeyboardInterrupt), self.interrupts.held():
+                self.save()
             raise KeyboardInterrupt(
                 f"interrupted at step {self.state.step:,} of {self.steps:,}, which is saved; go on with: "
                 f"{resume_command(self.out)}"
@@ -223,8 +223,9 @@ class TrainingLoop:
         if best:
             self._check_finite()
             state.best_epoch, state.best_value, state.best_metrics = state.epochs, value, metrics
-            with self._room(), self.times.stage("saving"):
-                run.save_weights(self.step.ranker, self.folder / best_weights(state.epochs))
+            best_file = self.folder / best_weights(state.epochs)
+            with self._room(), self.times.stage("saving"), files.replaced_file(best_file) as aside:
+                run.save_weights(self.step.ranker, aside)
         self.save()
 
     def save(self) -> None:
@@ -269,10 +270,10 @@ class TrainingLoop:
         return f"the checkpoint of step {self.saved_step:,} in {self.folder / LAST.parent} is whole"
 
     def _room(self) -> AbstractContextManager[None]:
-        fix = f"free some, then go on with: {resume_command(self.out)}" if self.saved_step else "free some and train anew"
-        return files.full_disk_named(self.folder / LAST, fix, self._kept())
+        again = f"go on with: {resume_command(self.out)}" if self.saved_step else "train anew"
+        return files.full_disk_named(self.folder / LAST, f"free some, then {again}", self._kept())
 
-    def _write(self, kind: str, values: dict[str, object]) -> None:
+    def _write(self, kind: str, values: Mapping[str, object]) -> None:
         seconds = round(sum(self.times.seconds.values()), 3)
         with self._room():
             run.append_line(

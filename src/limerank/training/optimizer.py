@@ -109,12 +109,14 @@ class Optimizer:
         for part in self.parts.values():
             part.zero_grad(set_to_none=True)
 
-    def step(self, factor: float) -> None:
-        """Update everything, with this fraction of the largest learning rates."""
+    def step(self, factor: float, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Update everything, with this fraction of the largest learning rates; fp16's scaler may skip a step."""
         for name, part in self.parts.items():
             for group in part.param_groups:
                 group["lr"] = factor * self.largest_rates[name]
-            part.step()
+            part.step() if scaler is None else scaler.step(part)
+        if scaler is not None:
+            scaler.update()
 
     def clip(self, most: float) -> Tensor:
         """Scale all gradients down so that their common norm is at most this; returns the norm they had."""

@@ -12,21 +12,21 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle
-from limerank.training.floor import counting_floor
-from limerank.models import build_ranker, check_model
+from limerank.models import build_ranker, complete_model
 from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
 from limerank.training.checkpoint import Header, read_header
+from limerank.training.evaluate import evaluate, evaluation_loader, oracle
+from limerank.training.floor import counting_floor
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
 from limerank.training.steps.step import TrainingStep
-from limerank.training.unfinished import begun, publish, reopened
+from limerank.training.unfinished import begun, is_done, publish, reopened
 
 
 def train(
@@ -45,7 +45,7 @@ def train(
     training, and nothing of it is kept. Without `test` the test part is not looked at, and the record has no metrics of
     it. A training that is interrupted or killed can be resumed from its last checkpoint.
     """
-    check_model(config.model, where)
+    config = config.model_copy(update={"model": complete_model(config.model, where)})
     with begun(out, overwrite=overwrite) as folder:
         run.write_config(folder, config, final=out)
         return _train(config, folder, out, progress, where=where, watch=watch, test=test)
@@ -54,6 +54,9 @@ def train(
 def resume(out: Path, progress: Progress, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
     """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
     with reopened(out) as folder:
+        if is_done(folder):
+            publish(folder, out)
+            return run.FinishedRun.open(out)
         where = folder / run.CONFIG
         config = load_run_config(where)
         fingerprint = StoredDataset.open(config.dataset).fingerprint
@@ -91,7 +94,6 @@ def _train(
         batch_requests=training.batch_requests,
         max_history=training.max_history,
         seed=config.seed,
-        order=training.order,
         prefetch=training.prefetch,
         with_times=ranker.needs_times,
     )

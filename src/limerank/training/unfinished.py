@@ -66,9 +66,16 @@ def reopened(out: Path) -> Iterator[Path]:
             raise ConflictError(f"{out}: is finished; to train it longer, train anew with more train.epochs")
         raise DataError(f"{folder}: no unfinished training here; begin one: limerank train CONFIG --out {out}")
     with _locked(folder):
-        if not (folder / LAST).is_file():
-            raise DataError(f"{folder / LAST}: no checkpoint was written yet; begin anew: limerank train CONFIG --out {out}")
+        if not (folder / LAST).is_file() and not is_done(folder):
+            raise DataError(
+                f"{folder / LAST}: no checkpoint was written yet; begin anew: limerank train CONFIG --out {out}"
+            )
         yield folder
+
+
+def is_done(folder: Path) -> bool:
+    """Whether only the last step is missing: to become the run."""
+    return (folder / RECORD).is_file()
 
 
 def publish(folder: Path, out: Path) -> None:
@@ -87,5 +94,7 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConflictError(f"{folder}: another process is training there; wait for it or choose another --out") from None
+            raise ConflictError(
+                f"{folder}: another process is training there; wait for it or choose another --out"
+            ) from None
         yield

@@ -100,7 +100,7 @@ class Dice(nn.Module):
         return rows * torch.lerp(self.alpha, torch.ones_like(self.alpha), switch)
 
     def _batch_statistics(self, rows: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        flat = rows.flatten(0, -2)
+        flat = rows.flatten(0, -2).to(self.mean.dtype)  # of half precision sums are not to be trusted
         weight = flat.new_ones(flat.shape[0], 1) if real is None else real.flatten()[:, None].to(flat.dtype)
         count = weight.sum().clamp(min=1)
         mean = (flat * weight).sum(0) / count
