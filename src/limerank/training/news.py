@@ -63,6 +63,7 @@ def selection_name(metrics: Mapping[str, Metrics]) -> str:
 
 
 def selection_value(metrics: Mapping[str, Metrics]) -> float:
-    """What early stopping minimizes: the mean NE over tasks (logloss where NE is undefined)."""
-    values = [metric.ne if metric.ne is not None else metric.logloss for metric in metrics.values()]
-    return sum(values) / len(values)
+    """What early stopping minimizes: the mean NE over tasks (logloss where undefined); infinite if none has one."""
+    either = [metric.ne if metric.ne is not None else metric.logloss for metric in metrics.values()]
+    values = [value for value in either if value is not None]
+    return sum(values) / len(values) if values else float("inf")

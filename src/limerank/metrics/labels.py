@@ -1,0 +1,26 @@
+"""Labels that are there, and labels that are missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING = 255
+"""Stands for a missing label in the store; in a batch it is NaN."""
+
+Labels = NDArray[np.generic]
+Bools = NDArray[np.bool_]
+
+
+def present(labels: Labels) -> Bools:
+    """Where there is a label: not NaN, not 255."""
+    if labels.dtype.kind == "f":
+        return ~np.isnan(labels)
+    return np.asarray(labels != MISSING)
+
+
+def positive(labels: NDArray[Any]) -> Bools:
+    """Where the label is one; for rows that have a label."""
+    return np.asarray(labels > 0)
