@@ -20,6 +20,7 @@ from limerank.cli import (
     rank,
     study,
     training,
+    tuning,
 )
 from limerank.cli.common import report_error
 from limerank.cli.prepare import prepare_app
@@ -71,6 +72,7 @@ app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)
+tuning.register(app)
 rank.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")

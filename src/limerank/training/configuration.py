@@ -118,7 +118,7 @@ def _check_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> Non
 def sections_of(ranker: str | None) -> dict[str, type[BaseModel]]:
     """The typed sections of a run configuration; that of the ranker's options only if it is known."""
     sections: dict[str, type[BaseModel]] = {"": RunConfig, "train": TrainConfig}
-    return sections | ({"model": RANKERS[ranker].options_type} if ranker in RANKERS else {})
+    return sections | ({"model": RANKERS[ranker].options_type} if ranker is not None and ranker in RANKERS else {})
 
 
 def problem_of_key(dotted: str, value: Any, ranker: str | None) -> str:
