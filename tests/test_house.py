@@ -14,7 +14,7 @@ SOURCE = Path(limerank.__file__).parent
 GROUND = {path.stem for path in SOURCE.glob("*.py")} - {"__main__"} | {"metrics"}
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.new_rows", "data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
-PRODUCT = {"ops", "nn", "models", "training", "serve", "report", *DATA}
+PRODUCT = {"ops", "nn", "models", "training", "tuning", "serve", "report", *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -30,9 +30,10 @@ ALLOWED = {
     "data.sources": {"data.raw", "data.fetch", "data.store", *GROUND},
     "data.draft": {"data.raw", "data.sources", *GROUND},
     "data": set(),
-    "training": {"models", "report", "data.describe", "data.sources", *STORE},
+    "training": {"models", "nn", "report", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
-    "api": {"models", "training", "serve", *DATA},
+    "api": {"models", "training", "tuning", "serve", *DATA},
+    "tuning": {"models", "training", "report", *STORE},
     "report": GROUND,
     "bench": {"api", *PRODUCT},
     "study": {"api", "bench", *PRODUCT},
@@ -42,7 +43,17 @@ ALLOWED = {
 MOST_FILES = 12
 CROWDED = {"models": "one file per ranker", "cli": "one file per command group", "": "the ground floor"}
 ENGINE_MODULES = {"limerank.ops.xor_attention.triton_kernels"}  # kernels cannot be written without their engine
-OPTIONAL_ENGINES = {"matplotlib", "triton", "faiss", "ray", "valkey", "torchrec", "onnxruntime", "tensorboard"}
+OPTIONAL_ENGINES = {
+    "matplotlib",
+    "optuna",
+    "tensorboard",
+    "triton",
+    "faiss",
+    "ray",
+    "valkey",
+    "torchrec",
+    "onnxruntime",
+}
 
 
 def room_of(module: str) -> str:

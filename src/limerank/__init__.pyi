@@ -6,6 +6,9 @@ from .api.run import Run as Run
 from .api.training import evaluate as evaluate
 from .api.training import train as train
 from .api.training import train_from as train_from
+from .api.tuning import Tuned as Tuned
+from .api.tuning import tune as tune
+from .api.tuning import tune_from as tune_from
 from .config import TrainConfig as TrainConfig
 from .data.build.append import Addition as Addition
 from .data.describe.description import Description as Description

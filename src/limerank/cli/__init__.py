@@ -21,6 +21,7 @@ from limerank.cli import (
     runs,
     study,
     training,
+    tuning,
 )
 from limerank.cli.common import report_error
 from limerank.cli.prepare import prepare_app
@@ -73,6 +74,7 @@ data.register(app)
 models.register(app)
 training.register(app)
 app.add_typer(runs.app, name="runs")
+tuning.register(app)
 rank.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")

@@ -17,6 +17,7 @@ COLORS = {"ttsn": "#999999", "mha": "#d55e00", "lime-mha": "#0072b2", "lime-xor"
 MARKS = {"ttsn": "v", "mha": "s", "lime-mha": "o", "lime-xor": "D", "hstu": "^"}
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
+Points = Mapping[str, Sequence[tuple[float | str, float]]]
 
 
 def line_plot(series: Series, *, x: str, y: str, logarithmic: bool = False) -> str:
@@ -35,6 +36,24 @@ def line_plot(series: Series, *, x: str, y: str, logarithmic: bool = False) -> s
         axes.set_yscale("log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def point_plot(series: Points, *, x: str, y: str, logarithmic: bool = False, lines: Series | None = None) -> str:
+    """Points of one color per ranker, where `x` may be names instead of numbers; `lines` are steps through some."""
+    figure, axes = _figure()
+    for name, points in series.items():
+        if points:
+            horizontal, vertical = zip(*points, strict=True)
+            color, mark = COLORS.get(name), MARKS.get(name, ".")
+            (drawn,) = axes.plot(horizontal, vertical, mark, color=color, label=name, alpha=0.7, linestyle="none")
+            steps = (lines or {}).get(name, ())
+            axes.plot([s[0] for s in steps], [s[1] for s in steps], color=drawn.get_color(), drawstyle="steps-post")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if logarithmic:
+        axes.set_xscale("log")
     axes.legend(frameon=False)
     return _svg(figure)
 
