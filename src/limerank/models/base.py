@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
-from torch.nn import functional
 
 from limerank.batch import Features, RequestBatch, UserInputs
 from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
+from limerank.nn.losses import cross_entropy
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
 from limerank.typed import Typed
@@ -185,8 +185,10 @@ class Ranker(nn.Module):
         """The parameters and buffers `item_rows` reads, besides the item tower's."""
         return []
 
-    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
-        """A loss term of the ranker's own; `items` are the candidates' states, in batch order."""
+    def auxiliary_loss(
+        self, user: UserState, items: ItemState, batch: RequestBatch, weights: Tensor | None = None
+    ) -> Tensor | None:
+        """A loss term of the ranker's own; `items` are the candidates' states, in batch order, `weights` the tasks'."""
         return None
 
     def encode_items(self, items: Features) -> ItemState:
@@ -204,15 +206,18 @@ class Ranker(nn.Module):
         """logits [candidates, tasks] of a batch of requests."""
         return self._stages(batch)[2]
 
-    def losses(self, batch: RequestBatch) -> tuple[Tensor, Tensor | None]:
-        """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term."""
-        user, items, logits = self._stages(batch)
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
-        return loss, self.auxiliary_loss(user, items, batch)
+    def losses(self, batch: RequestBatch, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term.
 
-    def loss(self, batch: RequestBatch) -> Tensor:
+        `weights` [tasks] weigh the tasks, on the labels' device; missing labels teach nothing (`nn.losses`).
+        """
+        user, items, logits = self._stages(batch)
+        loss = cross_entropy(logits, batch.labels, weights)
+        return loss, self.auxiliary_loss(user, items, batch, weights)
+
+    def loss(self, batch: RequestBatch, weights: Tensor | None = None) -> Tensor:
         """What training minimizes: the sum of both."""
-        loss, own = self.losses(batch)
+        loss, own = self.losses(batch, weights)
         return loss if own is None else loss + own
 
     def _stages(self, batch: RequestBatch) -> tuple[UserState, ItemState, Tensor]:

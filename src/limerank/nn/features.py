@@ -26,6 +26,8 @@ class FeatureEmbedding(nn.Module):
     In training every index becomes 'unknown' with probability `unknown_rate`, so that what has never been seen has an
     embedding that was trained. Multi-valued features are averaged; an empty list is zero. Vectors are
     projected linearly to the same width; a missing one is zero.
+
+    With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
     """
 
     def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
@@ -35,6 +37,7 @@ class FeatureEmbedding(nn.Module):
         self.single = [feature for feature in features if feature not in self.lists and feature not in vectors]
         self.projections = nn.ModuleList(nn.Linear(feature.size, width, bias=False) for feature in vectors)
         self.unknown_rate = unknown_rate
+        self.sparse_gradients = False
         self.output_width = width * len(features)
         sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
         first_rows = sizes.cumsum(0)
@@ -65,6 +68,9 @@ class FeatureEmbedding(nn.Module):
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 
     def _rows(self, numbers: Tensor) -> Tensor:
+        few = self.sparse_gradients and self.training and not torch.compiler.is_compiling()
+        if few and numbers.shape[0] < self.table.shape[0]:
+            return functional.embedding(numbers, self.table, sparse=True)
         return self.table.index_select(0, numbers)
 
     def _forget(self, indices: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class RunRecord(BaseModel):
     train_seconds: float
     validation: dict[str, Metrics]
     test: dict[str, Metrics]
+    """Empty, as are oracle and floor, in trials of a search (limerank.tuning), which never look at the test part."""
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
     """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
