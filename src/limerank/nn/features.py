@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import Features, History
+from limerank.ops.gathered import Gathered, distinct
 from limerank.ops.jagged import segment_mean
 from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
 
 EVENTS_PER_WAY = 16  # fewer do not earn the calls it takes to list the ways
+MARKS_PER_EVENT = 4  # more items times ways than this per event are not worth looking through for those that occur
+EVENTS_PER_PAIR = 1.3  # fewer do not earn the gather at the end
 EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
 
 
@@ -98,33 +101,60 @@ class ItemTower(nn.Module):
 
     def candidates(self, items: Features) -> Tensor:
         """T [n, d]: never sees an event."""
-        output: Tensor = self.to_output(functional.relu(self.from_item(self.item_embedding(items))))
-        return output
+        return self._from_hidden(self.from_item(self.item_embedding(items)))
 
     def history(self, history: History) -> Tensor:
         """E [sum_n, d], jagged like the history."""
-        hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
-        if self.event_embedding is not None and self.from_event is not None:
-            hidden = hidden + self._event_part(self.event_embedding, self.from_event, history.events)
+        return self.distinct_history(history).all()
+
+    def distinct_history(self, history: History) -> Gathered:
+        """E with what happened repeatedly with the same item held once, where that is less work.
+
+        Popular items occur in many histories of a batch, and few things can happen with an item. Where there are far
+        fewer pairs of item and way than events, the tower runs once per pair.
+        """
+        items, events = history.item_of_event, history.events
+        if self.event_embedding is None or self.from_event is None:
+            hidden = self.from_item(self.item_embedding(history.items))
+            if self._countable(items) and EVENTS_PER_PAIR * hidden.shape[0] <= items.shape[0]:
+                return Gathered(self._from_hidden(hidden), items)
+            return Gathered(self._from_hidden(hidden.index_select(0, items)))
+        ways = math.prod(self.event_sizes)
+        if torch.compiler.is_compiling() or ways * EVENTS_PER_WAY > items.shape[0]:
+            part = self.from_event(self.event_embedding(events))
+            hidden = self.from_item(self.item_embedding(history.items)).index_select(0, items)
+            return Gathered(self._from_hidden(hidden + part))
+        way_parts = self.from_event(self.event_embedding(Features(self._ways(items.device))))
+        item_parts = self.from_item(self.item_embedding(history.items))
+        way = self._way_of(events.indices)
+        if self._countable(items) and item_parts.shape[0] * ways <= MARKS_PER_EVENT * items.shape[0]:
+            pairs, pair_of_event = distinct(items * ways + way, item_parts.shape[0] * ways)
+            if EVENTS_PER_PAIR * pairs.shape[0] <= items.shape[0]:
+                item, way = pairs.div(ways, rounding_mode="floor"), pairs.remainder(ways)
+                hidden = item_parts.index_select(0, item).add_(way_parts.index_select(0, way))
+                return Gathered(self._from_hidden(hidden), pair_of_event)
+        return Gathered(self._from_hidden(item_parts.index_select(0, items).add_(way_parts.index_select(0, way))))
+
+    def _from_hidden(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.to_output(functional.relu(hidden))
         return output
 
-    def _event_part(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
-        """What happened, in the first layer [sum_n, hidden].
+    def _ways(self, device: torch.device) -> Tensor:
+        """All that can happen with an item [ways, event features], in the order of their numbers."""
+        sizes = [torch.arange(size, device=device) for size in self.event_sizes]
+        return torch.cartesian_prod(*sizes).view(-1, len(sizes))
 
-        Where events can differ in far fewer ways than there are events, each way is computed once.
-        """
-        ways_are_few = math.prod(self.event_sizes) * EVENTS_PER_WAY <= events.indices.shape[0]
-        if torch.compiler.is_compiling() or not ways_are_few:
-            part: Tensor = layer(embedding(events))
-            return part
-        sizes = [torch.arange(size, device=events.indices.device) for size in self.event_sizes]
-        ways = torch.cartesian_prod(*sizes).view(-1, len(sizes))
-        way = events.indices[:, 0]
+    def _way_of(self, indices: Tensor) -> Tensor:
+        """The number of the way of each event."""
+        way = indices[:, 0]
         for column, size in enumerate(self.event_sizes[1:], 1):
-            way = way * size + events.indices[:, column]
-        each: Tensor = layer(embedding(Features(ways)))
-        return each.index_select(0, way)
+            way = way * size + indices[:, column]
+        return way
+
+    @staticmethod
+    def _countable(index: Tensor) -> bool:
+        """Whether sizes may depend on values: elsewhere than on a CPU they would have to be waited for."""
+        return index.device.type == "cpu" and type(index) is Tensor and not torch.compiler.is_compiling()
 
     def item_parameters(self) -> list[nn.Parameter]:
         """The parameters T depends on."""
