@@ -29,6 +29,8 @@ class FeatureEmbedding(nn.Module):
     In training every index becomes 'unknown' with probability `unknown_rate`, so that what has never been seen has an
     embedding that was trained. Multi-valued features are averaged; an empty list is zero. Vectors are
     projected linearly to the same width; a missing one is zero.
+
+    With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
     """
 
     def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
@@ -38,6 +40,7 @@ class FeatureEmbedding(nn.Module):
         self.single = [feature for feature in features if feature not in self.lists and feature not in vectors]
         self.projections = nn.ModuleList(nn.Linear(feature.size, width, bias=False) for feature in vectors)
         self.unknown_rate = unknown_rate
+        self.sparse_gradients = False
         self.output_width = width * len(features)
         sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
         first_rows = sizes.cumsum(0)
@@ -68,6 +71,9 @@ class FeatureEmbedding(nn.Module):
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 
     def _rows(self, numbers: Tensor) -> Tensor:
+        few = self.sparse_gradients and self.training and not torch.compiler.is_compiling()
+        if few and numbers.shape[0] < self.table.shape[0]:
+            return functional.embedding(numbers, self.table, sparse=True)
         return self.table.index_select(0, numbers)
 
     def _forget(self, indices: Tensor) -> Tensor:
@@ -78,7 +84,11 @@ class FeatureEmbedding(nn.Module):
 
 
 class ItemTower(nn.Module):
-    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP."""
+    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP.
+
+    With `shortcut`, a second matrix leads around the ReLU, so that attributes reach E and T linearly from the first
+    step on (docs/decisions/0014-tower-shortcut.md).
+    """
 
     def __init__(
         self,
@@ -89,6 +99,7 @@ class ItemTower(nn.Module):
         hidden: int,
         width: int,
         unknown_rate: float,
+        shortcut: bool,
     ) -> None:
         super().__init__()
         self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate)
@@ -98,46 +109,43 @@ class ItemTower(nn.Module):
         event_width = self.event_embedding.output_width if self.event_embedding else 0
         self.from_event = nn.Linear(event_width, hidden, bias=False) if event_width else None
         self.to_output = nn.Linear(hidden, width)
+        self.shortcut = nn.Linear(hidden, width, bias=False) if shortcut else None
 
     def candidates(self, items: Features) -> Tensor:
         """T [n, d]: never sees an event."""
-        return self._from_hidden(self.from_item(self.item_embedding(items)))
+        return self._output(self.from_item(self.item_embedding(items)))
 
     def history(self, history: History) -> Tensor:
         """E [sum_n, d], jagged like the history."""
         return self.distinct_history(history).all()
 
     def distinct_history(self, history: History) -> Gathered:
-        """E with what happened repeatedly with the same item held once, where that is less work.
+        """E, with what happened repeatedly with the same item held once where that is less work.
 
         Popular items occur in many histories of a batch, and few things can happen with an item. Where there are far
         fewer pairs of item and way than events, the tower runs once per pair.
         """
-        items, events = history.item_of_event, history.events
+        of_items, item = self.from_item(self.item_embedding(history.items)), history.item_of_event
         if self.event_embedding is None or self.from_event is None:
-            hidden = self.from_item(self.item_embedding(history.items))
-            if self._countable(items) and EVENTS_PER_PAIR * hidden.shape[0] <= items.shape[0]:
-                return Gathered(self._from_hidden(hidden), items)
-            return Gathered(self._from_hidden(hidden.index_select(0, items)))
+            if self._repeats(item, of_items.shape[0]):
+                return Gathered(self._output(of_items), item)
+            return Gathered(self._output(of_items.index_select(0, item)))
         ways = math.prod(self.event_sizes)
-        if torch.compiler.is_compiling() or ways * EVENTS_PER_WAY > items.shape[0]:
-            part = self.from_event(self.event_embedding(events))
-            hidden = self.from_item(self.item_embedding(history.items)).index_select(0, items)
-            return Gathered(self._from_hidden(hidden + part))
-        way_parts = self.from_event(self.event_embedding(Features(self._ways(items.device))))
-        item_parts = self.from_item(self.item_embedding(history.items))
-        way = self._way_of(events.indices)
-        if self._countable(items) and item_parts.shape[0] * ways <= MARKS_PER_EVENT * items.shape[0]:
-            pairs, pair_of_event = distinct(items * ways + way, item_parts.shape[0] * ways)
-            if EVENTS_PER_PAIR * pairs.shape[0] <= items.shape[0]:
-                item, way = pairs.div(ways, rounding_mode="floor"), pairs.remainder(ways)
-                hidden = item_parts.index_select(0, item).add_(way_parts.index_select(0, way))
-                return Gathered(self._from_hidden(hidden), pair_of_event)
-        return Gathered(self._from_hidden(item_parts.index_select(0, items).add_(way_parts.index_select(0, way))))
+        if torch.compiler.is_compiling() or ways * EVENTS_PER_WAY > item.shape[0]:
+            of_events = self.from_event(self.event_embedding(history.events))
+            return Gathered(self._output(of_items.index_select(0, item) + of_events))
+        of_ways = self.from_event(self.event_embedding(Features(self._ways(item.device))))
+        way, index = self._way_of(history.events.indices), None
+        possible = of_items.shape[0] * ways
+        if self._repeats(item, possible / MARKS_PER_EVENT):
+            pairs, pair_of_event = distinct(item * ways + way, possible)
+            if self._repeats(item, pairs.shape[0]):
+                item, way, index = pairs.div(ways, rounding_mode="floor"), pairs.remainder(ways), pair_of_event
+        return Gathered(self._output(of_items.index_select(0, item).add_(of_ways.index_select(0, way))), index)
 
-    def _from_hidden(self, hidden: Tensor) -> Tensor:
+    def _output(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.to_output(functional.relu(hidden))
-        return output
+        return output if self.shortcut is None else output.addmm(hidden, self.shortcut.weight.t())
 
     def _ways(self, device: torch.device) -> Tensor:
         """All that can happen with an item [ways, event features], in the order of their numbers."""
@@ -152,9 +160,13 @@ class ItemTower(nn.Module):
         return way
 
     @staticmethod
-    def _countable(index: Tensor) -> bool:
-        """Whether sizes may depend on values: elsewhere than on a CPU they would have to be waited for."""
-        return index.device.type == "cpu" and type(index) is Tensor and not torch.compiler.is_compiling()
+    def _repeats(index: Tensor, rows: float) -> bool:
+        """Whether events are so many more than rows that a gather at the end pays.
+
+        Only on a CPU may the number of rows depend on values; elsewhere they would have to be waited for.
+        """
+        eager = index.device.type == "cpu" and not torch.compiler.is_compiling()
+        return eager and EVENTS_PER_PAIR * rows <= index.shape[0]
 
     def item_parameters(self) -> list[nn.Parameter]:
         """The parameters T depends on."""
@@ -162,6 +174,7 @@ class ItemTower(nn.Module):
             *self.item_embedding.parameters(),
             *self.from_item.parameters(),
             *self.to_output.parameters(),
+            *([] if self.shortcut is None else self.shortcut.parameters()),
         ]
 
 
