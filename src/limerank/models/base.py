@@ -22,6 +22,7 @@ from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
 from limerank.nn.losses import cross_entropy
+from limerank.ops.gathered import Gathered
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
 from limerank.typed import Typed
@@ -76,12 +77,13 @@ class UserState:
     """What the user stage leaves behind for a batch of requests.
 
     `memory` is what the interaction reads (jagged along `offsets` when that is given), `head_part` [B, hidden] what the
-    user adds to the head's first layer.
+    user adds to the head's first layer. In training `history`, E itself, may stand for a memory that is never computed.
     """
 
     memory: tuple[Tensor, ...]
     head_part: Tensor
     offsets: Tensor | None = None
+    history: Gathered | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,10 @@ class Ranker(nn.Module):
         """E [sum_n, d], encodings included."""
         embedded = self.item_tower.history(inputs.history)
         return embedded if self.encoding is None else self.encoding(embedded, inputs)
+
+    def distinct_history(self, inputs: UserInputs) -> Gathered:
+        """The same E, equal rows held once where they are known: what only depends on a row is computed once for all."""
+        return self.item_tower.distinct_history(inputs.history) if self.encoding is None else Gathered(self.history(inputs))
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         """The user stage: once per request, independent of the candidates."""

@@ -11,6 +11,7 @@ from limerank.batch import UserInputs
 from limerank.models.lime_mha import LimeMHA, LimeMHARanker
 from limerank.nn.layers.gated import Output, ProjectionActivation
 from limerank.nn.layers.stu import STUStack
+from limerank.ops.gathered import Gathered
 from limerank.schema import FeatureSpace
 
 
@@ -51,3 +52,6 @@ class LimeHSTURanker(LimeMHARanker):
     def history(self, inputs: UserInputs) -> Tensor:
         encoded: Tensor = self.stack(super().history(inputs), inputs.history.offsets)
         return encoded
+
+    def distinct_history(self, inputs: UserInputs) -> Gathered:
+        return Gathered(self.history(inputs))

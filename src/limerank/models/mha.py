@@ -10,6 +10,7 @@ from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
 from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.recency import Recency
+from limerank.ops.gathered_attention import gathers
 from limerank.ops.target_attention import attend_jagged, attend_one
 from limerank.schema import FeatureSpace
 
@@ -43,16 +44,23 @@ class MHARanker(QueriedRanker):
         return self.options.recency or super().needs_times
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        memory = self.to_keys_values(self.history(inputs))
+        history = self.distinct_history(inputs)
+        head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        events = inputs.history.item_of_event.shape[0]
+        if self.recency is None and gathers(history.rows, events, len(inputs), self.options.heads):
+            return UserState((), head_part, inputs.history.offsets, history)
+        memory = self.to_keys_values.gathered(history)
         if self.recency is not None:
             memory = (*memory, self.recency(inputs.history.times, inputs.history.offsets))
-        context = self.context_tower(inputs.users, inputs.context)
-        return UserState(memory, self.head.from_user(context), inputs.history.offsets)
+        return UserState(memory, head_part, inputs.history.offsets)
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
+        queries = split_heads(items.rows, self.options.heads)
+        if user.history is not None:
+            assert user.offsets is not None
+            return self.to_keys_values.attend(queries, candidate_offsets, user.history, user.offsets).flatten(1)
         keys, values = user.memory[:2]
         bias = None if self.recency is None else user.memory[2]
-        queries = split_heads(items.rows, self.options.heads)
         if candidate_offsets.shape[0] == 2:
             return attend_one(queries, keys, values, bias).flatten(1)
         assert user.offsets is not None

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.batch import Features, History
+from limerank.ops.gathered import Gathered, distinct
 from limerank.ops.jagged import segment_mean
 from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
 
 EVENTS_PER_WAY = 16  # fewer do not earn the calls it takes to list the ways
+MARKS_PER_EVENT = 4  # more items times ways than this per event are not worth looking through for those that occur
+EVENTS_PER_PAIR = 1.3  # fewer do not earn the gather at the end
 EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
 
 
@@ -114,31 +117,56 @@ class ItemTower(nn.Module):
 
     def history(self, history: History) -> Tensor:
         """E [sum_n, d], jagged like the history."""
-        hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
-        if self.event_embedding is not None and self.from_event is not None:
-            hidden = hidden + self._event_part(self.event_embedding, self.from_event, history.events)
-        return self._output(hidden)
+        return self.distinct_history(history).all()
+
+    def distinct_history(self, history: History) -> Gathered:
+        """E, with what happened repeatedly with the same item held once where that is less work.
+
+        Popular items occur in many histories of a batch, and few things can happen with an item. Where there are far
+        fewer pairs of item and way than events, the tower runs once per pair.
+        """
+        of_items, item = self.from_item(self.item_embedding(history.items)), history.item_of_event
+        if self.event_embedding is None or self.from_event is None:
+            if self._repeats(item, of_items.shape[0]):
+                return Gathered(self._output(of_items), item)
+            return Gathered(self._output(of_items.index_select(0, item)))
+        ways = math.prod(self.event_sizes)
+        if torch.compiler.is_compiling() or ways * EVENTS_PER_WAY > item.shape[0]:
+            of_events = self.from_event(self.event_embedding(history.events))
+            return Gathered(self._output(of_items.index_select(0, item) + of_events))
+        of_ways = self.from_event(self.event_embedding(Features(self._ways(item.device))))
+        way, index = self._way_of(history.events.indices), None
+        possible = of_items.shape[0] * ways
+        if self._repeats(item, possible / MARKS_PER_EVENT):
+            pairs, pair_of_event = distinct(item * ways + way, possible)
+            if self._repeats(item, pairs.shape[0]):
+                item, way, index = pairs.div(ways, rounding_mode="floor"), pairs.remainder(ways), pair_of_event
+        return Gathered(self._output(of_items.index_select(0, item).add_(of_ways.index_select(0, way))), index)
 
     def _output(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.to_output(functional.relu(hidden))
         return output if self.shortcut is None else output.addmm(hidden, self.shortcut.weight.t())
 
-    def _event_part(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
-        """What happened, in the first layer [sum_n, hidden].
+    def _ways(self, device: torch.device) -> Tensor:
+        """All that can happen with an item [ways, event features], in the order of their numbers."""
+        sizes = [torch.arange(size, device=device) for size in self.event_sizes]
+        return torch.cartesian_prod(*sizes).view(-1, len(sizes))
 
-        Where events can differ in far fewer ways than there are events, each way is computed once.
-        """
-        ways_are_few = math.prod(self.event_sizes) * EVENTS_PER_WAY <= events.indices.shape[0]
-        if torch.compiler.is_compiling() or not ways_are_few:
-            part: Tensor = layer(embedding(events))
-            return part
-        sizes = [torch.arange(size, device=events.indices.device) for size in self.event_sizes]
-        ways = torch.cartesian_prod(*sizes).view(-1, len(sizes))
-        way = events.indices[:, 0]
+    def _way_of(self, indices: Tensor) -> Tensor:
+        """The number of the way of each event."""
+        way = indices[:, 0]
         for column, size in enumerate(self.event_sizes[1:], 1):
-            way = way * size + events.indices[:, column]
-        each: Tensor = layer(embedding(Features(ways)))
-        return each.index_select(0, way)
+            way = way * size + indices[:, column]
+        return way
+
+    @staticmethod
+    def _repeats(index: Tensor, rows: float) -> bool:
+        """Whether events are so many more than rows that a gather at the end pays.
+
+        Only on a CPU may the number of rows depend on values; elsewhere they would have to be waited for.
+        """
+        eager = index.device.type == "cpu" and not torch.compiler.is_compiling()
+        return eager and EVENTS_PER_PAIR * rows <= index.shape[0]
 
     def item_parameters(self) -> list[nn.Parameter]:
         """The parameters T depends on."""

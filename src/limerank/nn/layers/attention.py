@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from limerank.ops.gathered import Gathered
+from limerank.ops.gathered_attention import attend_gathered
 from limerank.ops.link_pool import HistoryProjection
 
 EPSILON = 1e-6
@@ -46,8 +48,20 @@ class HeadProjection(nn.Module):
         return HistoryProjection(self.norm.weight, self.norm.bias, EPSILON, key_weight, value_weight, value_bias)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
-        projected: Tensor = self.linear(self.norm(rows))
+        return self.gathered(Gathered(rows))
+
+    def gathered(self, rows: Gathered) -> tuple[Tensor, ...]:
+        """The same of rows that are held once, each projected once."""
+        projected = rows.map(lambda own: self.linear(self.norm(own))).all()
         return tuple(split_heads(output, self.heads) for output in projected.split(self.outputs, dim=-1))
+
+    def attend(self, queries: Tensor, query_offsets: Tensor, rows: Gathered, offsets: Tensor) -> Tensor:
+        """Queries [sum_q, H, a] over keys and values, the two outputs, of their request's rows [sum_n, d].
+
+        For training, where `limerank.ops.gathered_attention.gathers`; returns [sum_q, H, v].
+        """
+        normal = rows.map(self.norm)
+        return attend_gathered(queries, query_offsets, normal, offsets, self.linear.weight, self.linear.bias)
 
 
 def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float) -> None:
