@@ -115,7 +115,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """Several requests, each with its history and its candidates, and the labels [candidates, tasks]."""
+    """Several requests, each with its history and its candidates, and the labels [candidates, tasks]; NaN: missing."""
 
     inputs: UserInputs
     candidates: Candidates

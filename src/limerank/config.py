@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, field_validator
@@ -15,6 +15,8 @@ from limerank.typed import Typed, validate
 
 RENAMED_OPTIONS = {"pool": "select_from"}
 """Options of rankers by the names they had in files of version 0.2.0 and before."""
+OPTIONS_BEFORE: Mapping[str, Any] = {"tower_shortcut": False}
+"""What was so before rankers had an option for it. Finished runs and bundles name every option since then."""
 
 
 class TrainConfig(Typed):
@@ -26,9 +28,55 @@ class TrainConfig(Typed):
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1, description="linear decay ends here")
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1, description="fraction of steps with rising learning rate")
     weight_decay: float = Field(default=0.0, ge=0, description="L2")
+    embedding_learning_rate: float | None = Field(
+        default=None, gt=0, le=1, description="of embedding tables; default: learning_rate"
+    )
+    embedding_weight_decay: float | None = Field(
+        default=None, ge=0, description="L2 of embedding tables; default: weight_decay"
+    )
+    embedding_updates: Literal["sparse", "dense"] = Field(
+        default="sparse", description="sparse: a step updates the rows it used; dense: all rows, by their momentum"
+    )
+    clip_norm: float | None = Field(default=None, gt=0, description="largest norm of all gradients together")
+    task_weights: dict[str, float] = Field(
+        default_factory=dict, description="weight of a task's loss, by its name; tasks that are not named have 1"
+    )
     max_history: int = Field(default=100, ge=1, description="most recent events kept per request")
+    order: Literal["shuffled", "time"] = Field(
+        default="shuffled", description="time: one pass in the order of time, each batch predicted before it is learned"
+    )
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
     patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto (a GPU if there is one), cpu, cuda",
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="of matrix products; weights stay fp32. fp16 needs a GPU"
+    )
+    compile: bool = Field(default=False, description="torch.compile: slow first steps, then faster ones")
+    log_steps: int = Field(default=50, ge=1, description="steps between two lines of metrics.jsonl")
+    checkpoint_steps: int | None = Field(default=None, ge=1, description="a checkpoint every so many steps, besides:")
+    checkpoint_minutes: float = Field(
+        default=10.0, ge=0, description="a checkpoint when so long has passed since the last; every epoch ends with one"
+    )
+    tensorboard: bool = Field(default=False, description="write TensorBoard event files into the run folder")
+
+    @property
+    def passes(self) -> int:
+        """Passes over the training part at most; in the order of time there is one."""
+        return 1 if self.order == "time" else self.epochs
+
+    @property
+    def rate_of_embeddings(self) -> float:
+        """The learning rate of embedding tables."""
+        return self.learning_rate if self.embedding_learning_rate is None else self.embedding_learning_rate
+
+    @property
+    def weight_decay_of_embeddings(self) -> float:
+        """The L2 of embedding tables."""
+        return self.weight_decay if self.embedding_weight_decay is None else self.embedding_weight_decay
 
 
 class RunConfig(Typed):
@@ -52,6 +100,11 @@ def current_names(model: Mapping[str, Any]) -> dict[str, Any]:
     """A model section in which every option has the name it has now; beside the new name an old one stays, unknown."""
     old = {key: new for key, new in RENAMED_OPTIONS.items() if new not in model}
     return {old.get(key, key): value for key, value in model.items()}
+
+
+def finished_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The model section of a finished run or a bundle; an option that it does not name is newer than it is."""
+    return {**current_names(model), **{key: value for key, value in OPTIONS_BEFORE.items() if key not in model}}
 
 
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:
@@ -124,7 +177,9 @@ def load_run_config(path: Path) -> RunConfig:
     if values.get("preset") is not None:
         raise UsageError(f"{path}: key 'preset': a finished run has none, its values are filled in")
     config = validate(RunConfig, values, str(path))
-    return config.model_copy(update={"dataset": joined(path.parent, config.dataset)})
+    return config.model_copy(
+        update={"dataset": joined(path.parent, config.dataset), "model": finished_model(config.model)}
+    )
 
 
 def _copy(values: Any) -> Any:

@@ -29,9 +29,10 @@ class Metrics(BaseModel):
 
 
 def measure(labels: NDArray[np.generic], probability: NDArray[np.generic], group: NDArray[np.integer]) -> Metrics:
-    """All metrics of predicted probabilities."""
+    """All metrics of predicted probabilities; rows whose label is missing (NaN) are left out."""
     y = labels.astype(np.float64)
-    p = probability.astype(np.float64)
+    known = ~np.isnan(y)
+    y, p, group = y[known], probability.astype(np.float64)[known], group[known]
     return Metrics(
         auc=auc(y, p),
         gauc=grouped_auc(y, p, group),

@@ -8,9 +8,9 @@ The role decides where a feature may go, which is how leakage is made impossible
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from limerank.splits import ByColumn, GlobalTime, Split
 from limerank.typed import Typed
@@ -19,6 +19,8 @@ PADDING_INDEX = 0
 UNKNOWN_INDEX = 1
 FIRST_KNOWN_INDEX = 2
 MOST_QUANTILES = 10_000
+MISSING_LABEL = 255
+"""In the store, where labels are bytes; in a batch a missing label is NaN."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"  # names become file names
 DISPLAY = "<display>"  # no feature can be called so
@@ -98,11 +100,23 @@ class Task(Typed):
         default=None, description="the label is 1 from this value on (a rating of 4, say); default: the column is 0/1"
     )
     true_probability: str | None = Field(default=None, description="column with the true probability, if it is known")
+    missing: Literal["refuse", "skip"] = Field(
+        default="refuse",
+        description="an event without this label: an error, or left out of the loss and the metrics of this task",
+    )
 
     @property
     def source_column(self) -> str:
         """The raw column that holds this task's labels."""
         return self.column or self.name
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_new(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `missing: refuse`: versions that know no missing labels read these tasks, and only these."""
+        values: dict[str, Any] = serialize(self)
+        if self.missing == "refuse":
+            values.pop("missing", None)
+        return values
 
 
 class Histories(Typed):

@@ -222,13 +222,14 @@ def test_rows_are_weights_and_head_part(runs: dict[str, Run], store: Path) -> No
 def test_a_bundle_of_format_3_opens_and_ranks_the_same(
     dataset: StoredDataset, tmp_path: Path, row_type: RowType
 ) -> None:
-    """There head parts are `share` and the option select_from is `pool`: in rows, model section and fingerprint."""
+    """There head parts are `share`, the option select_from is `pool`, towers have no shortcut and no option for it."""
     torch.manual_seed(0)
-    model = {"name": "lime-mha", "links": 4, "select_from": 6}
+    model = {"name": "lime-mha", "links": 4, "select_from": 6, "tower_shortcut": False}
     ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test")
     bundle = export(ranker, model, dataset, tmp_path, max_history=20, row_type=row_type)
     expected = Engine(bundle).answer("u3", limit=20)
     options = {"pool" if k == "select_from" else k: v for k, v in ranker.options.model_dump(mode="json").items()}
+    del options["tower_shortcut"]
     tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
     parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
     for name in sorted(tensors):

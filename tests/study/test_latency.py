@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from limerank.bench.machine import interleaved_medians
 from limerank.data.store.dataset import StoredDataset
-from limerank.metrics import Metrics
 from limerank.models import RANKERS, build_ranker
-from limerank.study.accuracy import AccuracyStudy, SeedResult, _gaps, gap_closed
 from limerank.study.latency import compare, contestants, measure_peaks, random_inputs, sweep
 
 
@@ -49,33 +45,3 @@ def test_compare_reports_microseconds_per_candidate(dataset: StoredDataset) -> N
     (latency,) = compare(contestants({"ttsn": ranker}, dataset), dataset, history=4, candidates=50, repeats=1)
     assert latency.us_per_candidate * 50 / 1000 == latency.score_ms
     assert latency.total_ms == latency.user_ms + latency.score_ms
-
-
-def test_gap_closed() -> None:
-    def metrics(ne: float | None) -> Metrics:
-        return Metrics(auc=0.5, gauc=0.5, ne=ne, logloss=1, rows=1, positive_rate=0.5)
-
-    assert gap_closed(metrics(1.0), metrics(0.8), metrics(0.8)) == 1
-    assert gap_closed(metrics(1.0), metrics(0.8), metrics(1.0)) == 0
-    assert gap_closed(metrics(1.0), metrics(1.0), metrics(0.9)) is None
-    assert gap_closed(metrics(0.9), metrics(1.0), metrics(1.1)) is None, "a skyline that lost has no gap to close"
-    assert gap_closed(metrics(None), metrics(0.8), metrics(0.9)) is None
-
-
-def test_verdicts() -> None:
-    def result(model: str, seed: int, ne: float) -> SeedResult:
-        test = Metrics(auc=0.5, gauc=0.5, ne=ne, logloss=1, rows=1, positive_rate=0.5)
-        return SeedResult(model=model, seed=seed, test=test, seconds=1)
-
-    results = [result(m, s, ne) for s in (1, 2) for m, ne in (("ttsn", 1.0), ("mha", 0.8))]
-    for second, beats in ((0.82, True), (1.01, False)):
-        mine = [*results, result("lime-mha", 1, 0.82), result("lime-mha", 2, second)]
-        study = AccuracyStudy(task="click", results=mine, oracle=None, gap_closed=_gaps(mine))
-        verdict = study.verdicts()["lime-mha"]
-        assert verdict.beats_baseline_in_every_seed is beats
-        assert verdict.mean_gap_closed == pytest.approx((0.9 + (1 - second) / 0.2) / 2)
-        assert study.skyline_lost() == []
-    lost = [result("ttsn", 3, 0.9), result("mha", 3, 1.0), result("lime-mha", 3, 1.1)]
-    study = AccuracyStudy(task="click", results=lost, oracle=None, gap_closed=_gaps(lost))
-    assert study.skyline_lost() == [3]
-    assert study.verdicts() == {}

@@ -20,7 +20,8 @@ from limerank.errors import ConflictError, DataError, UsageError
 from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.training.evaluate import evaluate, evaluation_loader, oracle, predict
-from limerank.training.trainer import _learning_rate_factor, train
+from limerank.training.optimizer import learning_rate_factor
+from limerank.training.trainer import train
 
 QUIET = Progress(quiet=True)
 
@@ -169,7 +170,7 @@ def test_gauc_groups_by_user(runs: dict[str, Run], dataset: StoredDataset) -> No
 
 def test_learning_rate_rises_then_falls() -> None:
     settings = TrainConfig(warmup_fraction=0.1, final_learning_rate_fraction=0.2)
-    factors = [_learning_rate_factor(step, 100, settings) for step in range(100)]
+    factors = [learning_rate_factor(step, 100, settings) for step in range(100)]
     peak = factors.index(max(factors))
     assert 5 <= peak <= 12
     assert factors[0] < 0.2

@@ -30,9 +30,22 @@ class TrainKeywords(TypedDict, total=False):
     final_learning_rate_fraction: float
     warmup_fraction: float
     weight_decay: float
+    embedding_learning_rate: float | None
+    embedding_weight_decay: float | None
+    embedding_updates: Literal["sparse", "dense"]
+    clip_norm: float | None
+    task_weights: dict[str, float]
     max_history: int
+    order: Literal["shuffled", "time"]
     prefetch: int
     patience: int
+    device: str
+    precision: Literal["fp32", "bf16", "fp16"]
+    compile: bool
+    log_steps: int
+    checkpoint_steps: int | None
+    checkpoint_minutes: float
+    tensorboard: bool
 
 
 def train(

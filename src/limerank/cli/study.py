@@ -23,7 +23,7 @@ from limerank.cli.common import (
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments on your machine.")
 
 DatasetOption = Annotated[
-    Path | None, typer.Option(help="A prepared dataset; default: the quickstart's simulated log, made anew.")
+    Path | None, typer.Option(help="A prepared dataset; default: the quickstart's simulated log, made in --out.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for datasets, runs and results.")]
 
@@ -34,7 +34,10 @@ def accuracy(
     dataset: DatasetOption = None,
     models: Annotated[str, typer.Option(help="Rankers, comma-separated.")] = "ttsn,mha,lime-mha",
     seeds: Annotated[int, typer.Option(min=1, help="How many training seeds, from 1 on.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 4,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many, for all; default 4.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="A YAML file: `train` for all rankers, and `rankers` with their own settings.")
+    ] = None,
     overwrite: OverwriteOption = False,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Trainings side by side, a thread each; default: all cores.")
@@ -43,23 +46,26 @@ def accuracy(
 ) -> None:
     """AUC, gAUC and NE of several rankers, several seeds each, and the fraction of the gap each closes."""
     from limerank import files
-    from limerank.config import TrainConfig
     from limerank.study.accuracy import run_accuracy, spread
+    from limerank.study.settings import StudySettings
 
-    chosen = [{"name": name} for name in parse_rankers(models)]
+    chosen = parse_rankers(models)
+    given = StudySettings.read(settings) if settings is not None else StudySettings()
+    if epochs is not None or "epochs" not in given.train:
+        given = given.with_train(epochs=epochs or 4)
     progress = progress_for(as_json)
     study = run_accuracy(
         _dataset(dataset, out, overwrite),
         chosen,
         range(1, seeds + 1),
-        TrainConfig(epochs=epochs),
+        given,
         out,
         progress,
         overwrite=overwrite,
         workers=threads,
     )
     result = out / "accuracy.json"
-    facts = {**study.model_dump(), "verdicts": {n: v.model_dump() for n, v in study.verdicts().items()}}
+    facts = {**study.model_dump(mode="json"), "verdicts": {n: v.model_dump() for n, v in study.verdicts().items()}}
     files.write_json(result, facts)
     if as_json:
         emit_json({**facts, "result": str(result)})
@@ -87,7 +93,7 @@ def accuracy(
     for name, verdict in study.verdicts().items():
         say(f"{name}: {verdict.text()}")
     if study.skyline_lost():
-        say("in some seed the skyline was no better than the baseline: there is no gap to close, so it closes none")
+        say("in some seed a skyline was no better than the baseline: there is no gap to close, so it closes none")
     say(f"results: {result}")
 
 
@@ -167,5 +173,8 @@ def _dataset(dataset: Path | None, out: Path, overwrite: bool) -> Path:
         return dataset
     from limerank.data.build.prepare import prepare
     from limerank.data.sources.simulated import SimulatedConfig, simulate
+    from limerank.data.store.manifest import MANIFEST
 
+    if (out / "dataset" / MANIFEST).is_file() and not overwrite:
+        return out / "dataset"
     return prepare(simulate(SimulatedConfig()), out / "dataset", overwrite=overwrite).path

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Candidates, Features, History, RequestBatch, UserInputs
-from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.dataset import StoredDataset, read_labels
 from limerank.data.store.history import HistoryIndex
 from limerank.data.store.ranges import Ranges
 from limerank.schema import Role
@@ -110,7 +110,7 @@ class RequestLoader:
         rows = self._candidates(requests)
         labels = np.empty((len(rows), len(self._labels)), dtype=np.float32)
         for task, column in enumerate(self._labels):
-            labels[:, task] = rows.take(column)
+            labels[:, task] = read_labels(rows.take(column))
         items, item_of_candidate = distinct_items(self.dataset.item_table, rows.take(self._item))
         candidates = Candidates(items, item_of_candidate, offsets=torch.from_numpy(rows.offsets))
         batch = RequestBatch(self.user_inputs(requests), candidates, torch.from_numpy(labels))

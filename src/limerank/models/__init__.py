@@ -71,6 +71,7 @@ __all__ = [
     "UserState",
     "build_ranker",
     "check_model",
+    "complete_model",
     "model_section",
 ]
 
@@ -95,6 +96,12 @@ def model_section(options: RankerOptions) -> dict[str, Any]:
         if ranker.options_type is type(options):
             return {"name": name, **options.model_dump(mode="json", exclude_unset=True)}
     raise UsageError(f"{type(options).__name__}: no ranker has these options; known: {', '.join(RANKERS)}")
+
+
+def complete_model(model: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A model section with every option of its ranker, so that it means the same when defaults change."""
+    ranker, options = check_model(model, where)
+    return {"name": ranker.name, **options.model_dump(mode="json")}
 
 
 def build_ranker(

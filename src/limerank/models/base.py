@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
-from torch.nn import functional
 
 from limerank.batch import Features, RequestBatch, UserInputs
 from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
+from limerank.nn.losses import cross_entropy
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
 from limerank.typed import Typed
@@ -35,6 +35,7 @@ class RankerOptions(Typed):
     width: int = Field(default=32, ge=1, description="d, the width of E and T")
     embedding_width: int = Field(default=16, ge=1, description="width of each attribute's embedding")
     tower_hidden: int = Field(default=64, ge=1, description="hidden width of the item tower")
+    tower_shortcut: bool = Field(default=True, description="a linear way around the item tower's ReLU")
     head: tuple[PositiveInt, ...] = Field(
         default=(64,), min_length=1, description="hidden widths of the interaction network"
     )
@@ -132,6 +133,7 @@ class Ranker(nn.Module):
             hidden=options.tower_hidden,
             width=options.width,
             unknown_rate=options.unknown_rate,
+            shortcut=options.tower_shortcut,
         )
         self.context_tower = ContextTower(
             space.user, space.context, embedding_width=options.embedding_width, unknown_rate=options.unknown_rate
@@ -183,8 +185,10 @@ class Ranker(nn.Module):
         """The parameters and buffers `item_rows` reads, besides the item tower's."""
         return []
 
-    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
-        """A loss term of the ranker's own; `items` are the candidates' states, in batch order."""
+    def auxiliary_loss(
+        self, user: UserState, items: ItemState, batch: RequestBatch, weights: Tensor | None = None
+    ) -> Tensor | None:
+        """A loss term of the ranker's own; `items` are the candidates' states, in batch order, `weights` the tasks'."""
         return None
 
     def encode_items(self, items: Features) -> ItemState:
@@ -202,15 +206,18 @@ class Ranker(nn.Module):
         """logits [candidates, tasks] of a batch of requests."""
         return self._stages(batch)[2]
 
-    def losses(self, batch: RequestBatch) -> tuple[Tensor, Tensor | None]:
-        """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term."""
-        user, items, logits = self._stages(batch)
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
-        return loss, self.auxiliary_loss(user, items, batch)
+    def losses(self, batch: RequestBatch, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term.
 
-    def loss(self, batch: RequestBatch) -> Tensor:
+        `weights` [tasks] weigh the tasks, on the labels' device; missing labels teach nothing (`nn.losses`).
+        """
+        user, items, logits = self._stages(batch)
+        loss = cross_entropy(logits, batch.labels, weights)
+        return loss, self.auxiliary_loss(user, items, batch, weights)
+
+    def loss(self, batch: RequestBatch, weights: Tensor | None = None) -> Tensor:
         """What training minimizes: the sum of both."""
-        loss, own = self.losses(batch)
+        loss, own = self.losses(batch, weights)
         return loss if own is None else loss + own
 
     def _stages(self, batch: RequestBatch) -> tuple[UserState, ItemState, Tensor]:

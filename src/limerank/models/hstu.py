@@ -10,7 +10,7 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
 from limerank.nn.layers.gated import Output, ProjectionActivation
-from limerank.nn.layers.stu import STUStack
+from limerank.nn.layers.stu import STULayer, STUStack
 from limerank.ops.causal_attention import Activation
 from limerank.schema import FeatureSpace
 
@@ -20,6 +20,9 @@ class HSTU(RankerOptions):
 
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=3, ge=1, description="STU layers")
+    sharpness: float | None = Field(
+        default=None, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
     activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")
     output: Output = Field(default="gated", description="gated: LN(O) * U; concat: [U, O, LN(O) * U]")
@@ -59,6 +62,10 @@ class HSTURanker(Ranker):
             uvqk_activation=options.uvqk_activation,
             dropout=options.dropout,
         )
+        if options.sharpness is not None:
+            for layer in self.stack.layers:
+                assert isinstance(layer, STULayer)
+                layer.start_aligned(options.sharpness)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         memory = self.stack.prefill(self.history(inputs), inputs.history.offsets)

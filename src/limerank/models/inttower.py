@@ -88,15 +88,18 @@ class IntTowerRanker(Ranker):
         products = padded.flatten(1, 2) @ user_heads.mT
         return unpad(products.unflatten(1, padded.shape[1:3]).amax(2), positions)
 
-    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
-        """Each candidate with a positive label of the first task against the batch's candidates without one."""
+    def auxiliary_loss(
+        self, user: UserState, items: ItemState, batch: RequestBatch, weights: Tensor | None = None
+    ) -> Tensor | None:
+        """Each candidate with a positive label of the first task against the batch's candidates with a negative one."""
         if not self.options.contrastive:
             return None
         users = functional.normalize(user.memory[0][:, -self.options.user_heads :].mean(1), dim=1)
         vectors = functional.normalize(split_heads(items.rows, self.options.item_heads).mean(1), dim=1)
         similarity = users @ vectors.T / self.options.temperature
         positive = batch.labels[:, 0] > 0.5
-        others = similarity.masked_fill(positive, -torch.inf).logsumexp(1)
+        negative = batch.labels[:, 0] < 0.5  # a missing label, NaN, is neither
+        others = similarity.masked_fill(~negative, -torch.inf).logsumexp(1)
         request = row_of(batch.candidates.offsets, positive.shape[0])
         own = similarity.gather(0, request[None])[0]
         terms = functional.softplus(others.index_select(0, request) - own) * positive

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
@@ -71,8 +71,7 @@ class LimeXORRanker(LimeRanker):
         start_aligned([self.candidate_queries], [self.link_keys], options.sharpness)
         for layer in self.stack.layers:
             assert isinstance(layer, XorLayer)
-            rotation = nn.init.orthogonal_(torch.empty(options.query_key_width, options.width))
-            layer.start_aligned(rotation, options.sharpness)
+            layer.start_aligned(options.sharpness)
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         history, offsets = self.history(inputs), inputs.history.offsets

@@ -64,7 +64,9 @@ class LREARanker(QueriedRanker, FactorizedRanker):
         memory = (matrices, keys) if self.training else (matrices,)
         return UserState(memory, self.head.from_user(context))
 
-    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
+    def auxiliary_loss(
+        self, user: UserState, items: ItemState, batch: RequestBatch, weights: Tensor | None = None
+    ) -> Tensor | None:
         if not self.training or not self.options.nonnegativity:
             return None
         _, keys = user.memory

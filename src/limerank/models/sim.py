@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional
 
 from limerank.batch import Features, RequestBatch, UserInputs
 from limerank.errors import UsageError, did_you_mean
 from limerank.models.base import AttentionOptions, ItemState, Ranker, UserState
 from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
+from limerank.nn.losses import cross_entropy
 from limerank.ops.jagged import pad, row_of
 from limerank.ops.target_attention import attend_one
 from limerank.ops.top_events import attend_chosen, recent_of_category, search_jagged, search_one
@@ -113,12 +113,14 @@ class SIMRanker(Ranker):
             return attend_one(queries, keys, values).flatten(1)
         return attend_chosen(queries, keys, values, index, found).flatten(1)
 
-    def auxiliary_loss(self, user: UserState, items: ItemState, batch: RequestBatch) -> Tensor | None:
+    def auxiliary_loss(
+        self, user: UserState, items: ItemState, batch: RequestBatch, weights: Tensor | None = None
+    ) -> Tensor | None:
         if self.search is None or not self.training:
             return None
         assert user.offsets is not None
         logits = self.search(self._parts(items)[1], batch.candidates.offsets, *user.memory[2:], user.offsets)
-        return self.options.search_loss * functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        return self.options.search_loss * cross_entropy(logits, batch.labels, weights)
 
     def row_parameters(self) -> list[Tensor]:
         searched = [] if self.search is None else list(self.search.queries.parameters())

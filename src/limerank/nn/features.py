@@ -26,6 +26,8 @@ class FeatureEmbedding(nn.Module):
     In training every index becomes 'unknown' with probability `unknown_rate`, so that what has never been seen has an
     embedding that was trained. Multi-valued features are averaged; an empty list is zero. Vectors are
     projected linearly to the same width; a missing one is zero.
+
+    With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
     """
 
     def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
@@ -35,6 +37,7 @@ class FeatureEmbedding(nn.Module):
         self.single = [feature for feature in features if feature not in self.lists and feature not in vectors]
         self.projections = nn.ModuleList(nn.Linear(feature.size, width, bias=False) for feature in vectors)
         self.unknown_rate = unknown_rate
+        self.sparse_gradients = False
         self.output_width = width * len(features)
         sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
         first_rows = sizes.cumsum(0)
@@ -65,6 +68,9 @@ class FeatureEmbedding(nn.Module):
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 
     def _rows(self, numbers: Tensor) -> Tensor:
+        few = self.sparse_gradients and self.training and not torch.compiler.is_compiling()
+        if few and numbers.shape[0] < self.table.shape[0]:
+            return functional.embedding(numbers, self.table, sparse=True)
         return self.table.index_select(0, numbers)
 
     def _forget(self, indices: Tensor) -> Tensor:
@@ -75,7 +81,11 @@ class FeatureEmbedding(nn.Module):
 
 
 class ItemTower(nn.Module):
-    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP."""
+    """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP.
+
+    With `shortcut`, a second matrix leads around the ReLU, so that attributes reach E and T linearly from the first
+    step on (docs/decisions/0014-tower-shortcut.md).
+    """
 
     def __init__(
         self,
@@ -86,6 +96,7 @@ class ItemTower(nn.Module):
         hidden: int,
         width: int,
         unknown_rate: float,
+        shortcut: bool,
     ) -> None:
         super().__init__()
         self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate)
@@ -95,19 +106,22 @@ class ItemTower(nn.Module):
         event_width = self.event_embedding.output_width if self.event_embedding else 0
         self.from_event = nn.Linear(event_width, hidden, bias=False) if event_width else None
         self.to_output = nn.Linear(hidden, width)
+        self.shortcut = nn.Linear(hidden, width, bias=False) if shortcut else None
 
     def candidates(self, items: Features) -> Tensor:
         """T [n, d]: never sees an event."""
-        output: Tensor = self.to_output(functional.relu(self.from_item(self.item_embedding(items))))
-        return output
+        return self._output(self.from_item(self.item_embedding(items)))
 
     def history(self, history: History) -> Tensor:
         """E [sum_n, d], jagged like the history."""
         hidden = self.from_item(self.item_embedding(history.items)).index_select(0, history.item_of_event)
         if self.event_embedding is not None and self.from_event is not None:
             hidden = hidden + self._event_part(self.event_embedding, self.from_event, history.events)
+        return self._output(hidden)
+
+    def _output(self, hidden: Tensor) -> Tensor:
         output: Tensor = self.to_output(functional.relu(hidden))
-        return output
+        return output if self.shortcut is None else output.addmm(hidden, self.shortcut.weight.t())
 
     def _event_part(self, embedding: FeatureEmbedding, layer: nn.Linear, events: Features) -> Tensor:
         """What happened, in the first layer [sum_n, hidden].
@@ -132,6 +146,7 @@ class ItemTower(nn.Module):
             *self.item_embedding.parameters(),
             *self.from_item.parameters(),
             *self.to_output.parameters(),
+            *([] if self.shortcut is None else self.shortcut.parameters()),
         ]
 
 

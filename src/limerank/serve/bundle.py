@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 from limerank import files
 from limerank.batch import Features, Jagged
+from limerank.config import finished_model
 from limerank.data.store.encoders import Encoders
 from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
@@ -34,6 +35,9 @@ from limerank.typed import validate
 FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended
 NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
 """Older formats that open, with the names they have for tensors of rows and for options."""
+NEWER_OPTIONS = {"hstu": {"sharpness"}}
+"""Options that bundles of this format did not always have, and `tower_shortcut`: left out of fingerprints, because the
+weights tell them."""
 REFUSED = ("limerank-bundle-1", "limerank-bundle-2")
 """Formats of version 0.1.0: some of their bundles lost users and items after an append, and nothing tells which."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
@@ -100,7 +104,7 @@ class Bundle:
             Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
         )
         where = str(path / MANIFEST)
-        ranker = build_ranker(manifest.model, encoders.space(), len(manifest.tasks), where, BundleError)
+        ranker = build_ranker(finished_model(manifest.model), encoders.space(), len(manifest.tasks), where, BundleError)
         try:
             ranker.load_state_dict(_load(path / WEIGHTS))
         except RuntimeError as unfit:
@@ -190,7 +194,7 @@ def read_manifest(path: Path) -> BundleManifest:
 
 def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = FORMAT) -> str:
     """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
-    options = ranker.options.model_dump_json()
+    options = ranker.options.model_dump_json(exclude={"tower_shortcut", *NEWER_OPTIONS.get(ranker.name, ())})
     for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
         options = options.replace(f'"{name}":', f'"{before}":')
     parts: list[str | bytes] = [ranker.name, options]

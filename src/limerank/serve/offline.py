@@ -18,7 +18,7 @@ from limerank import __version__, files
 from limerank.batch import Features
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import UNLIMITED, HistoryIndex
-from limerank.models import Ranker
+from limerank.models import Ranker, complete_model
 from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
 from limerank.serve import bundle as bundles
@@ -87,7 +87,7 @@ def export(
             id=bundle_id,
             created_at=created.isoformat(timespec="seconds"),
             limerank=__version__,
-            model=model,
+            model=complete_model(model, "model"),
             tasks=[task.name for task in dataset.schema.tasks],
             items=len(rows),
             users=len(dataset.user_table),

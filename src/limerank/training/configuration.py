@@ -28,8 +28,13 @@ def load_configuration(asked: str | Path, overrides: Sequence[str] = (), dataset
 
     A dataset in a file is relative to the file; `dataset` and one in an override are relative to the current folder.
     """
-    where = str(asked)
-    values, folder = _read(where)
+    return configured(*_read(str(asked)), str(asked), overrides, dataset)
+
+
+def configured(
+    values: dict[str, Any], folder: Path, where: str, overrides: Sequence[str] = (), dataset: Path | None = None
+) -> RunConfig:
+    """The same from values that were read already; their paths are relative to `folder`."""
     result = apply_overrides(values, overrides)
     _check_overrides(overrides, result)
     if any(parse_override(override)[0] == "dataset" for override in overrides):
@@ -104,22 +109,24 @@ def _check_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> Non
     """Refuse keys that are nowhere and values that cannot be, whatever else is configured."""
     model = values.get("model")
     name = model.get("name") if isinstance(model, Mapping) else None
-    sections: dict[str, type[BaseModel]] = {"": RunConfig, "train": TrainConfig}
-    if isinstance(name, str) and name in RANKERS:
-        sections["model"] = RANKERS[name].options_type
-    known = {_dotted(section, key): key for section, kind in sections.items() for key in kind.model_fields}
-    known["model.name"] = "name"
     for override in overrides:
         for dotted, value in _leaves(*parse_override(override)):
-            section, _, key = dotted.rpartition(".")
-            if problem := _problem(section, key, value, sections, known):
+            if problem := problem_of_key(dotted, value, name if isinstance(name, str) else None):
                 raise UsageError(f"--set {override}: {problem}")
 
 
-def _problem(
-    section: str, key: str, value: Any, sections: Mapping[str, type[BaseModel]], known: Mapping[str, str]
-) -> str:
-    dotted = _dotted(section, key)
+def sections_of(ranker: str | None) -> dict[str, type[BaseModel]]:
+    """The typed sections of a run configuration; that of the ranker's options only if it is known."""
+    sections: dict[str, type[BaseModel]] = {"": RunConfig, "train": TrainConfig}
+    return sections | ({"model": RANKERS[ranker].options_type} if ranker in RANKERS else {})
+
+
+def problem_of_key(dotted: str, value: Any, ranker: str | None) -> str:
+    """What is wrong with a dotted key such as `train.epochs` or with its value; empty when nothing is."""
+    sections = sections_of(ranker)
+    known = {_dotted(section, key): key for section, kind in sections.items() for key in kind.model_fields}
+    known["model.name"] = "name"
+    section, _, key = dotted.rpartition(".")
     if dotted == "model.name":
         return "" if str(value) in RANKERS else f"no ranker '{value}'{did_you_mean(str(value), RANKERS)}"
     if dotted == "preset" and value is not None:

@@ -54,7 +54,7 @@ def evaluate(ranker: Ranker, loader: RequestLoader, bar: Bar | None = None) -> d
     predictions = predict(ranker, loader, bar)
     return {
         task.name: measure(
-            loader.dataset.column(f"events/label.{task.name}")[predictions.rows],
+            loader.dataset.labels(task.name, predictions.rows),
             predictions.probability[:, task_number],
             predictions.user,
         )
@@ -75,9 +75,7 @@ def oracle(loader: RequestLoader) -> dict[str, Metrics]:
     dataset = loader.dataset
     rows, user = candidates_of(loader, loader.requests)
     return {
-        task.name: measure(
-            dataset.column(f"events/label.{task.name}")[rows], dataset.column(f"events/truth.{task.name}")[rows], user
-        )
+        task.name: measure(dataset.labels(task.name, rows), dataset.column(f"events/truth.{task.name}")[rows], user)
         for task in dataset.schema.tasks
         if task.true_probability
     }

@@ -22,7 +22,7 @@ from limerank.config import RunConfig, load_run_config
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.metrics import Metrics
-from limerank.models import Ranker, build_ranker
+from limerank.models import Ranker, build_ranker, complete_model
 from limerank.threads import available_cores
 from limerank.typed import validate
 
@@ -48,6 +48,7 @@ class RunRecord(BaseModel):
     train_seconds: float
     validation: dict[str, Metrics]
     test: dict[str, Metrics]
+    """Empty, as are oracle and floor, in trials of a search (limerank.tuning), which never look at the test part."""
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
     """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
@@ -98,8 +99,9 @@ class FinishedRun:
 
 
 def write_config(folder: Path, config: RunConfig, final: Path) -> None:
-    """Write down what was asked; the dataset's path is relative to where the run will be in the end."""
+    """Write down what was asked, defaults included; the dataset's path is relative to where the run will end up."""
     values = config.model_dump(mode="json")
+    values["model"] = complete_model(config.model, "run configuration")
     values["dataset"] = os.path.relpath(config.dataset.absolute(), final.absolute())
     files.write_text(folder / CONFIG, yaml.safe_dump(values, sort_keys=False))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, if_interrupted
+from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
@@ -22,14 +24,26 @@ from limerank.training import run
 from limerank.training.evaluate import evaluate, evaluation_loader, oracle
 from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
+from limerank.training.optimizer import Optimizer, learning_rate_factor
+
+Watch = Callable[[int, dict[str, Metrics]], None]
+"""Called after each epoch with its number, from 1, and the metrics per task that choose the best."""
 
 
 def train(
-    config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False, where: str = "run configuration"
+    config: RunConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    overwrite: bool = False,
+    where: str = "run configuration",
+    watch: Watch | None = None,
+    test: bool = True,
 ) -> run.FinishedRun:
     """Train one ranker as configured and leave a run folder at `out`, whole or not at all.
 
-    `where` is what an error in the configuration calls it: usually its file.
+    `where` is what an error in the configuration calls it: usually its file. An exception that `watch` raises ends the
+    training. Without `test` the test part is not looked at, and the record has no metrics of it.
     """
     warn_if_spinning()
     check_model(config.model, where)
@@ -51,7 +65,7 @@ def train(
     if selecting is Part.TEST:
         progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
     validation = evaluation_loader(dataset, selecting, training.max_history, ranker.needs_times)
-    test = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times)
+    testing = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times) if test else None
     with (
         files.staged_directory(out, marker=run.RECORD, overwrite=overwrite) as staging,
         if_interrupted(f"interrupted; {UNFINISHED}"),
@@ -62,7 +76,7 @@ def train(
             f"{len(loader):,} steps an epoch, at most {training.epochs} epoch{'s' * (training.epochs > 1)}"
         )
         started = time.perf_counter()
-        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress)
+        best_epoch, epochs = _fit(ranker, loader, validation, selecting, training, staging, progress, watch)
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -75,9 +89,9 @@ def train(
             best_epoch=best_epoch,
             train_seconds=round(time.perf_counter() - started, 3),
             validation=evaluate(ranker, validation),
-            test=evaluate(ranker, test),
-            oracle=oracle(test),
-            floor=counting_floor(test),
+            test={} if testing is None else evaluate(ranker, testing),
+            oracle={} if testing is None else oracle(testing),
+            floor={} if testing is None else counting_floor(testing),
         )
         run.save_weights(ranker, staging / run.WEIGHTS)
         files.write_json(staging / run.RECORD, record.model_dump())
@@ -105,20 +119,19 @@ def _fit(
     config: TrainConfig,
     out: Path,
     progress: Progress,
+    watch: Watch | None,
 ) -> tuple[int, int]:
     """Train until the epochs are done or validation stops improving; the best weights are left in the ranker."""
-    optimizer = torch.optim.Adam(
-        ranker.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
+    optimizer = Optimizer(ranker, config)
     steps = len(loader) * config.epochs
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate_factor(step, steps, config))
+    factors = iter(learning_rate_factor(step, steps, config) for step in range(steps))
     best_epoch, best_value, best_weights = 0, float("inf"), copy.deepcopy(ranker.state_dict())
     epoch, began = 0, time.perf_counter()
     with progress.bar(f"training {ranker.name}", steps) as bar:
         for epoch in range(1, config.epochs + 1):
             started = time.perf_counter()
             with if_interrupted(f"interrupted in epoch {epoch} of {config.epochs}; {UNFINISHED}"):
-                loss = _one_epoch(ranker, loader, optimizer, schedule, bar)
+                loss = _one_epoch(ranker, loader, optimizer, factors, bar)
                 metrics = evaluate(ranker, validation)
             value, now = selection_value(metrics), time.perf_counter()
             line = {"epoch": epoch, "train_loss": loss, "validation": {n: m.model_dump() for n, m in metrics.items()}}
@@ -127,6 +140,8 @@ def _fit(
                 f"{epoch_line(epoch, config, loss, metrics, selecting, best=value < best_value)}; "
                 f"{time_line(epoch, config.epochs, now - started, now - began)}"
             )
+            if watch is not None:
+                watch(epoch, metrics)
             if value < best_value:
                 best_epoch, best_value, best_weights = epoch, value, copy.deepcopy(ranker.state_dict())
             elif epoch - best_epoch >= config.patience:
@@ -138,28 +153,20 @@ def _fit(
 def _one_epoch(
     ranker: Ranker,
     loader: RequestLoader,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
+    optimizer: Optimizer,
+    factors: Iterator[float],
     bar: Bar,
 ) -> float:
     ranker.train()
     total, rows = 0.0, 0
     for batch in loader:
         loss, own = ranker.losses(batch)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         (loss if own is None else loss + own).backward()
-        optimizer.step()
-        schedule.step()
+        optimizer.step(next(factors))
         total += float(loss.detach()) * len(batch.labels)
         rows += len(batch.labels)
         bar.advance()
     if total != total:
         raise DataError("the training loss became NaN; lower train.learning_rate")
     return total / rows
-
-
-def _learning_rate_factor(step: int, steps: int, config: TrainConfig) -> float:
-    """Linear warm-up, then linear decay to the final fraction."""
-    warmup = config.warmup_fraction * steps
-    decayed = 1 - (1 - config.final_learning_rate_fraction) * step / steps
-    return min((step + 1) / (warmup + 1), decayed)

@@ -76,9 +76,6 @@ class _View:
         inside: NDArray[np.bool_] = self.part == part.code
         return inside
 
-    def labels(self, task: str) -> NDArray[np.float64]:
-        return np.asarray(self.dataset.column(f"events/label.{task}")).astype(np.float64)
-
     def columns(self) -> Iterator[tuple[str, Ints, int]]:
         """Every single-valued column known of a candidate or a request: name, category of each event, size."""
         yield "user id", self.user, self.dataset.manifest.table_rows["users"]
@@ -110,8 +107,12 @@ def _bad_rows(view: _View) -> Iterator[Check]:
 
 def _labels(view: _View) -> Iterator[Check]:
     for task in count_labels(view.dataset):
-        rates = {part.value: one.positives / one.rows for part, one in task.parts.items()}
+        rates = {part.value: one.rate for part, one in task.parts.items()}
+        missing = {part.value: one.missing_fraction for part, one in task.parts.items() if one.missing}
         said = f"{task.task} is 1 in " + ", ".join(f"{rate:.1%} of {part}" for part, rate in rates.items())
+        if missing:
+            lacking = ", ".join(f"{fraction:.1%} of {part}" for part, fraction in missing.items())
+            said += f", where it is known; it is missing in {lacking}"
         trained, tested = rates["train"], rates["test"]
         if one_class := task.one_class_in():
             level, said = Level.WARN if one_class == [Part.VALIDATION] else Level.FAIL, task.problem()
@@ -272,7 +273,7 @@ def _predictors(view: _View) -> Iterator[Check]:
     """A column that alone predicts a label too well is a leak or an artefact of how the log was selected."""
     train, test = view.rows_in(Part.TRAIN), view.rows_in(Part.TEST)
     for task in view.dataset.schema.tasks:
-        labels = view.labels(task.name)
+        labels = view.dataset.labels(task.name).astype(np.float64)
         best: tuple[float, str] | None = None
         for name, values, size in view.columns():
             for how, found in (
@@ -302,6 +303,10 @@ def _rate_auc(
     values: Ints, labels: NDArray[np.float64], train: NDArray[np.bool_], test: NDArray[np.bool_], size: int
 ) -> float | None:
     """AUC on test of the label's rate in train per category; unseen categories get the overall rate."""
+    known = ~np.isnan(labels)
+    train, test = train & known, test & known
+    if not train.any():
+        return None
     shown = np.bincount(values[train], minlength=size)
     positive = np.bincount(values[train], weights=labels[train], minlength=size)
     rate = np.where(shown > 0, positive / np.maximum(shown, 1), labels[train].mean())
@@ -310,7 +315,9 @@ def _rate_auc(
 
 def _frequency_auc(values: Ints, labels: NDArray[np.float64], size: int) -> float | None:
     """AUC of how often a category occurs in the whole log, in whichever direction."""
-    found = _auc_by_category(np.bincount(values, minlength=size).astype(np.float64), values, labels, size)
+    known = ~np.isnan(labels)
+    often = np.bincount(values, minlength=size).astype(np.float64)
+    found = _auc_by_category(often, values[known], labels[known], size)
     return None if found is None else max(found, 1 - found)
 
 

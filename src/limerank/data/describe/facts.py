@@ -8,6 +8,7 @@ import numpy as np
 
 from limerank.batch import Features
 from limerank.data.describe.checks import Level, run_checks
+from limerank.data.describe.labels import TaskLabels, count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import UNLIMITED, HistoryIndex
 from limerank.schema import Role
@@ -20,6 +21,7 @@ def describe(dataset: StoredDataset) -> dict[str, Any]:
     """Counts, label rates and history lengths per part, the features with their sizes, bytes, and the checks."""
     counts = dataset.manifest.counts
     checks = run_checks(dataset)
+    labels = count_labels(dataset)
     return {
         "fingerprint": dataset.fingerprint,
         "origin": dataset.manifest.origin,
@@ -32,7 +34,7 @@ def describe(dataset: StoredDataset) -> dict[str, Any]:
         "tasks": [task.name for task in dataset.schema.tasks],
         "split": dataset.schema.split.model_dump(mode="json"),
         "bytes": _bytes(dataset),
-        "parts": {part.value: _describe_part(dataset, part) for part in Part},
+        "parts": {part.value: _describe_part(dataset, part, labels) for part in Part},
         "features": [
             {"name": encoder.name, "role": role.value, "kind": encoder.kind.value, "indices": encoder.size}
             for role in Role
@@ -61,7 +63,7 @@ def _table_bytes(table: Features) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _describe_part(dataset: StoredDataset, part: Part) -> dict[str, Any]:
+def _describe_part(dataset: StoredDataset, part: Part, labels: list[TaskLabels]) -> dict[str, Any]:
     requests = dataset.requests_in(part)
     start = dataset.column("requests/start").astype(np.int64)
     inside = np.repeat(np.asarray(dataset.column("requests/part")) == part.code, np.diff(start))
@@ -71,10 +73,6 @@ def _describe_part(dataset: StoredDataset, part: Part) -> dict[str, Any]:
         "candidates": int(inside.sum()),
         "history_median": int(np.median(lengths)) if len(lengths) else 0,
         "history_p95": int(np.percentile(lengths, 95)) if len(lengths) else 0,
-        "rates": {
-            task.name: float(np.asarray(dataset.column(f"events/label.{task.name}"))[inside].mean())
-            if len(requests)
-            else 0.0
-            for task in dataset.schema.tasks
-        },
+        "rates": {task.task: task.parts[part].rate if part in task.parts else 0.0 for task in labels},
+        "missing_labels": {task.task: task.parts[part].missing if part in task.parts else 0 for task in labels},
     }

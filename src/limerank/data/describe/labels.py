@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from limerank.data.store.dataset import StoredDataset
+from limerank.schema import MISSING_LABEL
 from limerank.splits import Part
 
 
@@ -16,11 +17,24 @@ class LabelCount:
 
     positives: int
     rows: int
+    """Those whose label is known."""
+    missing: int = 0
+    """Those whose label is not."""
 
     @property
     def one_class(self) -> bool:
-        """Whether all rows have the same label."""
+        """Whether all rows have the same label, or none has one."""
         return self.positives in (0, self.rows)
+
+    @property
+    def rate(self) -> float:
+        """How often the label is 1, where it is known."""
+        return self.positives / max(self.rows, 1)
+
+    @property
+    def missing_fraction(self) -> float:
+        """How often the label is missing."""
+        return self.missing / max(self.rows + self.missing, 1)
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,9 @@ class TaskLabels:
     def text(self) -> str:
         """The counts in words."""
         counts = [f"{one.positives:,} of {one.rows:,} {part.value} rows" for part, one in self.parts.items()]
-        return f"task '{self.task}' is 1 in {', '.join(counts)}"
+        missing = sum(one.missing for one in self.parts.values())
+        unknown = f" whose label is known ({missing:,} have none)" if missing else ""
+        return f"task '{self.task}' is 1 in {', '.join(counts)}{unknown}"
 
     def problem(self) -> str:
         """The counts and what follows from them where a part has one class only; empty when all have both."""
@@ -55,11 +71,16 @@ def count_labels(dataset: StoredDataset) -> list[TaskLabels]:
     """The counts of every task."""
     start = dataset.column("requests/start").astype(np.int64)
     part_of_event = np.repeat(np.asarray(dataset.column("requests/part")), np.diff(start))
-    rows = np.bincount(part_of_event, minlength=len(Part))
     counted = []
     for task in dataset.schema.tasks:
-        positive = np.asarray(dataset.column(f"events/label.{task.name}")) > 0
-        positives = np.bincount(part_of_event[positive], minlength=len(Part))
-        parts = {part: LabelCount(int(positives[part.code]), int(rows[part.code])) for part in Part if rows[part.code]}
+        stored = np.asarray(dataset.column(f"events/label.{task.name}"))
+        negatives, positives, missing = (
+            np.bincount(part_of_event[stored == value], minlength=len(Part)) for value in (0, 1, MISSING_LABEL)
+        )
+        parts = {
+            part: LabelCount(int(positives[code]), int(positives[code] + negatives[code]), int(missing[code]))
+            for part in Part
+            if positives[code := part.code] + negatives[code] + missing[code]
+        }
         counted.append(TaskLabels(task.name, parts))
     return counted

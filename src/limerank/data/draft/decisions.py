@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.data.draft.column_facts import ColumnFacts
+from limerank.data.draft.column_facts import ColumnFacts, few
 from limerank.data.raw.location import shown
 from limerank.data.raw.set_aside import MOST_BAD_FRACTION
 from limerank.data.sources.table.files import Dialect
@@ -43,6 +43,11 @@ class Label:
     positive_rate: float
     order: int
     check: str = ""
+
+    @property
+    def missing(self) -> Literal["refuse", "skip"]:
+        """What to do with rows without it: a few are mistakes, more are a label that not every row has."""
+        return "skip" if self.facts.nulls and not few(self.facts.nulls, self.facts.rows) else "refuse"
 
     @property
     def name(self) -> str:

@@ -83,7 +83,7 @@ def _readers(draft: Draft, described: Collection[str]) -> dict[str, _Reader]:
     if draft.time.column is not None:
         readers[draft.time.column.name] = _time_reader(draft)
     for label in draft.labels[:1]:
-        task = Task(name=label.name, positive_from=label.positive_from)
+        task = Task(name=label.name, positive_from=label.positive_from, missing=label.missing)
         looks_like = "0/1" if label.positive_from is None else "numbers"
         readers[label.facts.name] = _Reader(looks_like, partial(_read_labels, task))
     for decision in draft.features:

@@ -148,6 +148,10 @@ def _tasks(labels: tuple[Label, ...]) -> list[str]:
             values["positive_from"] = int(label.positive_from) if whole else label.positive_from
         check = f"CHECK: {label.check}; " if label.check else ""
         rate = f"{check}{label.positive_rate:.1%} positive"
+        if label.missing == "skip":
+            values["missing"] = "skip"
+            facts = label.facts
+            rate += f" where it is known; empty in {facts.nulls / facts.rows:.1%} of rows, which do not train this task"
         if number == 0:
             lines.append(_with(f"  - {_flow(values)}", rate))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from limerank.data.raw.location import Location
-from limerank.schema import Feature, Kind, Task, TimeUnit
+from limerank.schema import MISSING_LABEL, Feature, Kind, Task, TimeUnit
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_MODERN_TIME, LATEST_TIME, UNITS_APART
 
 ID = "<id>"  # the column of external ids in a table; no feature can be called so
@@ -17,6 +17,7 @@ WRITTEN_AS_FLOAT = r"^-?\d+\.0+$"
 SET_UNIT = "set time_unit to s, ms, us, ns or iso"
 NEEDS_TIME = "every event needs its time: correct it, or remove the row"
 NEEDS_LABEL = "every event needs its label: correct it, or remove the row"
+MAY_LACK_LABEL = "correct it, or leave it empty where the label is missing"
 
 
 def texts(values: pl.Series, location: Location, *, identifies: bool = False) -> pl.Series:
@@ -61,23 +62,26 @@ def numbers(values: pl.Series, location: Location, *, needed: str = "") -> pl.Se
 
 
 def labels(values: pl.Series, task: Task, location: Location) -> pl.Series:
-    """0 or 1 for each row."""
+    """0 or 1 for each row, MISSING_LABEL where it is empty and the task says so."""
+    skips = task.missing == "skip"
     plain = values
     if values.dtype == pl.String:
         lowered = values.str.strip_chars().str.to_lowercase()
         truths = lowered.replace_strict(list(TRUTHS), list(TRUTHS.values()), default=None, return_dtype=pl.String)
         plain = truths.fill_null(values).alias(values.name)
-    result = numbers(plain, location, needed=NEEDS_LABEL)
-    location.refuse_where(values, result.is_null(), "is empty, but is a label", NEEDS_LABEL)
+    result = numbers(plain, location, needed=MAY_LACK_LABEL if skips else NEEDS_LABEL)
+    if not skips:
+        fix = f"{NEEDS_LABEL}, or give task '{task.name}' missing: skip"
+        location.refuse_where(values, result.is_null(), "is empty, but is a label", fix)
     if task.positive_from is not None:
-        return (result >= task.positive_from).cast(pl.UInt8)
+        result = (result >= task.positive_from).cast(pl.Float64)
     location.refuse_where(
         values,
-        ~result.is_in([0.0, 1.0]),
+        ~result.is_in([0.0, 1.0]).fill_null(True),
         "is a label but not 0 or 1",
         f"turn it into 0/1, or give task '{task.name}' a positive_from",
     )
-    return result.cast(pl.UInt8)
+    return result.fill_null(MISSING_LABEL).cast(pl.UInt8)
 
 
 def probabilities(values: pl.Series, location: Location) -> pl.Series:

@@ -7,7 +7,7 @@ segments/N/             events that were added together; the first by `prepare`,
   item_ids.arrow        external ids by row, and what people call them where the schema has a `display`; row 0 of the
                         first segment is the unknown item (likewise user_ids.arrow)
   items/, users/        encoded features by row; NAME.npy, or NAME.values.npy + NAME.offsets.npy for lists
-  events/               item, time, event.NAME, context.NAME, label.TASK, truth.TASK
+  events/               item, time, event.NAME, context.NAME, label.TASK (0, 1, or 255: missing), truth.TASK
   requests/             user, start (R + 1), history_end; and user_offsets
   bad_rows.N.csv        rows that cannot be read, where the description says on_bad_rows: drop
   histories/, history_items/   only where histories were ready-made: item, event.NAME; and what their items are
@@ -32,11 +32,18 @@ from limerank.data.store.encoders import Encoders
 from limerank.data.store.features import features_of
 from limerank.data.store.manifest import ENCODERS, FIX, Manifest, read_manifest
 from limerank.errors import DataError
-from limerank.schema import Role
+from limerank.schema import MISSING_LABEL, Role
 from limerank.splits import Part
 from limerank.typed import validate
 
 Ints = NDArray[np.int64]
+
+
+def read_labels(stored: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Labels as they are in the store to numbers; a missing one becomes NaN."""
+    labels = stored.astype(np.float32)
+    labels[stored == MISSING_LABEL] = np.nan
+    return labels
 
 
 class StoredDataset:
@@ -138,6 +145,11 @@ class StoredDataset:
     def requests_in(self, part: Part) -> Ints:
         """The numbers of the requests of one part, in stored order."""
         return np.flatnonzero(self.column("requests/part") == part.code)
+
+    def labels(self, task: str, rows: Ints | None = None) -> NDArray[np.float32]:
+        """The labels of a task, of some rows or of all events: 0, 1, or NaN where the log has none."""
+        column = self.column(f"events/label.{task}")
+        return read_labels(np.asarray(column) if rows is None else column[rows])
 
     def role_columns(self, role: Role) -> list[Column]:
         """The event or context columns, in batch order."""

@@ -62,6 +62,14 @@ class GatedLayer(nn.Module):
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
 
+    def start_aligned(self, sharpness: float) -> None:
+        """Start queries and keys from one random rotation (docs/decisions/0003-aligned-start.md)."""
+        with torch.no_grad():
+            _, _, queries, keys = self.uvqk.weight.split(self.parts)
+            rotation = nn.init.orthogonal_(torch.empty_like(keys))
+            queries.copy_(sharpness * rotation)
+            keys.copy_(rotation)
+
     def project(self, rows: Tensor) -> Projected:
         """All four projections of rows [..., d]."""
         projected = self.uvqk(self.norm(rows))

@@ -68,13 +68,6 @@ class XorLayer(GatedLayer):
         self.design = design
         self.tensors()  # refuses an unknown activation
 
-    def start_aligned(self, rotation: Tensor, sharpness: float) -> None:
-        """Start queries and keys from one rotation [query width, d] (docs/decisions/0003-aligned-start.md)."""
-        with torch.no_grad():
-            _, _, queries, keys = self.uvqk.weight.split(self.parts)
-            queries.copy_(sharpness * rotation)
-            keys.copy_(rotation)
-
     def forward(
         self, sources: Tensor, links: Tensor, offsets: Tensor, *, need_source: bool = True
     ) -> tuple[Tensor | None, Tensor]:
