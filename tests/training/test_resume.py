@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from calling import limerank, refusal
+from killing import Killed, KilledAt
 
 from limerank.api.dataset import Dataset
 from limerank.api.run import Run
@@ -26,7 +25,7 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UnavailableError
-from limerank.progress import Bar, Progress
+from limerank.progress import Progress
 from limerank.training.checkpoint import LAST, read_any_header
 from limerank.training.run import FinishedRun
 from limerank.training.trainer import resume, train
@@ -35,30 +34,6 @@ from limerank.training.unfinished import unfinished_folder
 QUIET = Progress(quiet=True)
 TIMES = {"seconds", "rows_per_second"}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-class Killed(BaseException):
-    """Ends a training as abruptly as a process can end it from inside."""
-
-
-class KilledAt(Progress):
-    """Ends the training after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__(quiet=True)
-        self.left = steps
-
-    @contextmanager
-    def bar(self, description: str, total: int) -> Iterator[Bar]:
-        yield self
-
-    def advance(self, steps: int = 1) -> None:
-        self.left -= steps
-        if steps and self.left <= 0:
-            raise Killed
-
-    def tell(self, text: str) -> None:
-        return None
 
 
 def configured(dataset: StoredDataset, model: dict[str, Any], **training: Any) -> RunConfig:

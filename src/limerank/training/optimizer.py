@@ -23,6 +23,7 @@ from limerank.nn.features import FeatureEmbedding
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+FUSED_DEVICES = ("cpu", "cuda")
 
 
 class RowAdam(torch.optim.Optimizer):
@@ -153,7 +154,8 @@ def learning_rate_factor(step: int, steps: int, config: TrainConfig) -> float:
 
 
 def _adam(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=weight_decay, fused=True)
+    fused = all(parameter.device.type in FUSED_DEVICES for parameter in parameters)
+    return torch.optim.Adam(parameters, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=weight_decay, fused=fused)
 
 
 def _summed_in_place(parameter: nn.Parameter) -> Tensor:

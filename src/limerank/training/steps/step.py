@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -48,8 +50,9 @@ class TrainingStep:
 
     def forward(self, batch: RequestBatch) -> tuple[float, Tensor]:
         """The mean cross-entropy of the tasks, and what is minimized: with the ranker's own term."""
-        mixed = self.config.precision != "fp32"
-        with torch.autocast(self.device.type, DTYPES[self.config.precision], enabled=mixed):
+        whole_precision = self.config.precision == "fp32"
+        dtype = DTYPES[self.config.precision]
+        with nullcontext() if whole_precision else torch.autocast(self.device.type, dtype):
             loss, own = self._losses(batch, self.weights)
         whole = loss if own is None else loss + own
         value = float(whole.detach())
