@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,10 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from limerank.batch import RequestBatch
-from limerank.data.batches import Position, RequestLoader, distinct_items
+from limerank.data.batches import Position, RequestLoader, distinct_items, order_in_blocks
+from limerank.data.build.prepare import prepare
+from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.ranges import LONG_RANGE, Ranges
-from limerank.splits import Part
+from limerank.errors import DataError
+from limerank.schema import Feature, Histories, Role, Schema, Task
+from limerank.splits import ByColumn, Part
 
 
 def loader_of(dataset: StoredDataset, **changes: object) -> RequestLoader:
@@ -114,11 +120,69 @@ def test_a_batch_can_be_moved(dataset: StoredDataset) -> None:
     assert len(tensors(moved)) == len(tensors(batch)) > 10
 
 
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 50), stopped=st.integers(0, 400), prefetch=st.integers(0, 2), seed=st.none() | st.just(3))
+def test_the_order_of_time(dataset: StoredDataset, batch: int, stopped: int, prefetch: int, seed: int | None) -> None:
+    """Every request once, in order of time and else as stored, in every pass; and from any position on."""
+    loader = loader_of(dataset, order="time", batch_requests=batch, seed=seed)
+    start, times = dataset.column("requests/start"), dataset.column("events/time")
+    asked = sorted((int(times[start[request]]), int(request)) for request in dataset.requests_in(Part.TRAIN))
+    planned = np.concatenate(loader.plan()).tolist()
+    assert planned == [request for _, request in asked]
+    assert loader.times(np.array(planned)).tolist() == [time for time, _ in asked]
+    assert {len(one) for one in loader.plan()[:-1]} <= {batch}
+    assert len(loader.plan()) == len(loader)
+    done = stopped % len(loader)
+    resumed = loader_of(
+        dataset, order="time", batch_requests=batch, prefetch=prefetch, seed=9, position=Position(2, done)
+    )
+    assert same(list(loader)[done:], resumed)
+    assert resumed.position == Position(3, 0)
+
+
+def test_a_log_without_times_has_no_order_of_time(tmp_path: Path) -> None:
+    events = pl.DataFrame(
+        {"user_id": ["a"] * 9, "item_id": list("xyzxyzxyz"), "click": [0, 1, 0] * 3, "past": ["x^y"] * 9}
+    ).with_columns(part=pl.Series(["train"] * 5 + ["validation"] * 2 + ["test"] * 2))
+    schema = Schema(
+        time=None,
+        features=(Feature(name="item_id", role=Role.ITEM),),
+        tasks=(Task(name="click"),),
+        split=ByColumn(column="part", validation=("validation",)),
+        histories=Histories(item_ids="past"),
+    )
+    raw = RawLog(schema, (EventFile.of_frame(events, "events"),), None, None, {"source": "test"})
+    untimed = prepare(raw, tmp_path / "d")
+    assert list(loader_of(untimed))
+    with pytest.raises(DataError, match="has no times, so there is no order of time; use order: shuffled"):
+        loader_of(untimed, order="time")
+
+
+def test_requests_can_be_named_instead_of_a_part(dataset: StoredDataset) -> None:
+    """Those of two parts, in any order: each once, in the order that the loader has, the same as by part."""
+    wanted = np.concatenate([dataset.requests_in(Part.TEST), dataset.requests_in(Part.TRAIN)[::3]])
+    for order in ("shuffled", "time"):
+        loader = RequestLoader(dataset, wanted[::-1], batch_requests=16, max_history=12, seed=5, order=order)
+        assert sorted(np.concatenate(loader.plan()).tolist()) == sorted(wanted.tolist())
+        assert sum(len(batch.inputs) for batch in loader) == len(wanted)
+    of_part = RequestLoader(dataset, dataset.requests_in(Part.TRAIN), batch_requests=16, max_history=12, seed=5)
+    assert same(of_part, loader_of(dataset))
+    none = RequestLoader(dataset, np.zeros(0, dtype=np.int64), batch_requests=16, max_history=12, seed=5)
+    assert (len(none), list(none)) == (0, [])
+
+
+@given(values=st.lists(st.integers(0, 70_000), max_size=60), block=st.integers(1, 20))
+def test_blocks_are_sorted_as_one_sort_by_block_and_value_would(values: list[int], block: int) -> None:
+    array = np.array(values, dtype=np.int64)
+    expected = np.lexsort((array, np.arange(len(array)) // block))
+    assert order_in_blocks(array, block).tolist() == expected.tolist()
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3 * LONG_RANGE)), min_size=1, max_size=8))
 def test_slices_and_rows_gather_the_same(pairs: list[tuple[int, int]]) -> None:
     start = np.array([a for a, _ in pairs])
     ranges = Ranges(start, start + np.array([n for _, n in pairs]))
-    column = np.arange(200, dtype=np.uint8)
+    column = np.arange(50 + 3 * LONG_RANGE, dtype=np.uint8)
     expected = [value for a, n in pairs for value in range(a, a + n)]
     assert ranges.take(column).tolist() == ranges.rows.tolist() == expected
 

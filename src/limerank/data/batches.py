@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,11 +16,14 @@ from limerank.batch import Candidates, Features, History, RequestBatch, UserInpu
 from limerank.data.store.dataset import StoredDataset, read_labels
 from limerank.data.store.history import HistoryIndex
 from limerank.data.store.ranges import Ranges
+from limerank.errors import DataError
 from limerank.schema import Role
 from limerank.splits import Part
 
 Ints = NDArray[np.int64]
+Order = Literal["shuffled", "time"]
 BUCKET_BATCHES = 32
+REQUESTS_TOGETHER = 512  # small batches are assembled several at a time: a step in between leaves the caches cold
 WHOLE_TABLE_FACTOR = 4  # so many rows for each item of a table: nearly all of it occurs
 SORTING_FACTOR = 16  # so many items of a table for each row: sorting the rows is faster than marking the items
 
@@ -33,21 +37,24 @@ class Position:
 
 
 class RequestLoader:
-    """Batches of requests of one part of a dataset; every request once per pass.
+    """Batches of requests of one part of a dataset, or of requests named by their numbers; every one once per pass.
 
     Requests of similar history length share a batch. With a `seed`, the order is a function of seed and pass number
-    alone, so a loader that starts at another's `position` goes on exactly as that one would have. `prefetch` batches
-    are assembled in the background while the last one is being used; where there is a GPU they are pinned. Times of
-    events and requests are read only `with_times`: for rankers that need none they would be the widest column.
+    alone, so a loader that starts at another's `position` goes on exactly as that one would have. In the `order` of
+    time, batches are consecutive requests, those of one time as they are stored, and every pass is the same.
+    `prefetch` batches are assembled in the background while the last one is being used; where there is a GPU they are
+    pinned. Times of events and requests are read only `with_times`: for rankers that need none they would be the widest
+    column.
     """
 
     def __init__(
         self,
         dataset: StoredDataset,
-        part: Part,
+        part: Part | Ints,
         *,
         batch_requests: int,
         max_history: int,
+        order: Order = "shuffled",
         seed: int | None = None,
         prefetch: int = 0,
         position: Position | None = None,
@@ -56,11 +63,12 @@ class RequestLoader:
         self.dataset = dataset
         self.batch_requests = batch_requests
         self.max_history = max_history
+        self.order = order
         self.seed = seed
         self.prefetch = prefetch
         self.position = position or Position()
         self.with_times = with_times
-        self.requests = dataset.requests_in(part)
+        self.requests = dataset.requests_in(part) if isinstance(part, Part) else np.unique(part)
         self.history = HistoryIndex(dataset)
         self._pin = torch.cuda.is_available()
         self._user = dataset.column("requests/user")
@@ -69,6 +77,8 @@ class RequestLoader:
         self._time = dataset.column("events/time") if dataset.schema.time is not None else None
         self._context_columns = dataset.role_columns(Role.CONTEXT)
         self._labels = [dataset.column(f"events/label.{task.name}") for task in dataset.schema.tasks]
+        if order == "time" and self._time is None:
+            raise DataError(f"{dataset.path}: its log has no times, so there is no order of time; use order: shuffled")
 
     def __len__(self) -> int:
         return -(-len(self.requests) // self.batch_requests)
@@ -84,18 +94,24 @@ class RequestLoader:
 
     def plan(self) -> list[Ints]:
         """The request numbers of each batch of the pass the loader is in."""
+        if self.order == "time":
+            return self._cut(self.requests[np.argsort(self.times(self.requests), kind="stable")])
         requests = self.requests
         generator = None
         if self.seed is not None:
             generator = np.random.default_rng([self.seed, self.position.passes])
             requests = generator.permutation(requests)
-        length = self.history_lengths(requests)
-        block = np.arange(len(requests)) // (self.batch_requests * BUCKET_BATCHES)
-        requests = requests[np.lexsort((length, block))]
-        batches = [requests[i : i + self.batch_requests] for i in range(0, len(requests), self.batch_requests)]
+        block = self.batch_requests * BUCKET_BATCHES
+        batches = self._cut(requests[order_in_blocks(self.history_lengths(requests), block)])
         if generator is not None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches
+
+    def times(self, requests: Ints) -> Ints:
+        """When these requests were made, in milliseconds since 1970; only where the log has times."""
+        assert self._time is not None
+        asked: Ints = self._time[self._start[requests]].astype(np.int64)
+        return asked
 
     def history_lengths(self, requests: Ints) -> Ints:
         """How many events of history each request keeps."""
@@ -133,12 +149,17 @@ class RequestLoader:
             times=None if asked is None else torch.from_numpy(asked[self._start[requests]]),
         )
 
+    def _cut(self, requests: Ints) -> list[Ints]:
+        return [requests[i : i + self.batch_requests] for i in range(0, len(requests), self.batch_requests)]
+
     def _candidates(self, requests: Ints) -> Ranges:
         return Ranges(self._start[requests].astype(np.int64), self._start[requests + 1].astype(np.int64))
 
     def _assembled(self, plan: Sequence[Ints]) -> Iterator[RequestBatch]:
         if not self.prefetch:
-            yield from map(self.assemble, plan)
+            together = max(1, REQUESTS_TOGETHER // self.batch_requests)
+            for first in range(0, len(plan), together):
+                yield from [self.assemble(requests) for requests in plan[first : first + together]]
             return
         with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as executor:
             waiting: deque[Future[RequestBatch]] = deque()
@@ -152,6 +173,14 @@ class RequestLoader:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def order_in_blocks(values: Ints, block: int) -> Ints:
+    """The order that sorts every block of so many values, the last one being shorter; equal values stay in order."""
+    whole = len(values) - len(values) % block
+    narrow = values.astype(np.min_scalar_type(int(values.max(initial=0))))  # numpy counts 8 and 16 bits: 4x faster
+    rows = np.argsort(narrow[:whole].reshape(-1, block), axis=1, kind="stable") + np.arange(0, whole, block)[:, None]
+    return np.concatenate([rows.ravel(), whole + np.argsort(narrow[whole:], kind="stable")])
 
 
 def make_history(

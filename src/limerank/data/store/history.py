@@ -111,6 +111,10 @@ class HistoryIndex:
             end = self._end[requests].astype(np.int64)
             start = np.maximum(self._start[requests].astype(np.int64), end - min(most, self.limit))
             return start[:, None], end[:, None]
+        if len(self._user_offsets) == 1:  # the same as below with fewer steps, which count in small batches
+            end = self._end[requests].astype(np.int64)
+            start = self._user_offsets[0][self._user[requests]].astype(np.int64)
+            return np.maximum(start, end - min(most, self.limit))[:, None], end[:, None]
         segment = np.searchsorted(self._first_request, requests, side="right") - 1
         return self._ranges_of(self._user[requests], segment, self._end[requests].astype(np.int64), most)
 

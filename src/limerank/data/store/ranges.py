@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-LONG_RANGE = 24  # from this mean length on, copying slices is faster than picking rows
+LONG_RANGE = 64  # from this mean length on, copying slices of a few columns is faster than picking rows
 
 
 class Ranges:
