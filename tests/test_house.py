@@ -14,7 +14,7 @@ SOURCE = Path(limerank.__file__).parent
 GROUND = {path.stem for path in SOURCE.glob("*.py")} - {"__main__"} | {"metrics"}
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.new_rows", "data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
-PRODUCT = {"ops", "nn", "models", "training", "serve", "report", *DATA}
+PRODUCT = {"ops", "nn", "models", "evaluation", "training", "serve", "report", *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -30,9 +30,10 @@ ALLOWED = {
     "data.sources": {"data.raw", "data.fetch", "data.store", *GROUND},
     "data.draft": {"data.raw", "data.sources", *GROUND},
     "data": set(),
-    "training": {"models", "data.describe", "data.sources", *STORE},
+    "evaluation": {"models", *STORE},
+    "training": {"models", "evaluation", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
-    "api": {"models", "training", "serve", *DATA},
+    "api": {"models", "evaluation", "training", "serve", *DATA},
     "report": GROUND,
     "bench": {"api", *PRODUCT},
     "study": {"api", "bench", *PRODUCT},

@@ -46,19 +46,24 @@ def joined(folder: Path, path: Path) -> Path:
     return short
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a small text file atomically."""
+@contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, beside `path`; on success fsync it and rename it into place, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}{STAGING_MARK}{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
+        yield aside
+        fsync(aside)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     fsync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small text file atomically."""
+    with replaced_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

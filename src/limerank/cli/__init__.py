@@ -13,6 +13,7 @@ from limerank.cli import (
     bench,
     bundle,
     data,
+    evaluation,
     init,
     links,
     models,
@@ -71,6 +72,7 @@ app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)
+evaluation.register(app)
 rank.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")

@@ -50,7 +50,7 @@ class RunRecord(BaseModel):
     test: dict[str, Metrics]
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
-    """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
+    """What counting scores on the test part (limerank.evaluation.floor); runs of version 0.1.0 have none."""
 
 
 @dataclass(frozen=True)

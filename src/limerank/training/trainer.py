@@ -14,13 +14,13 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, if_interrupted
+from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
+from limerank.evaluation.floor import counting_floor
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle
-from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
-from limerank.metrics import Metrics, measure
+from limerank.evaluation.evaluate import candidates_of
+from limerank.metrics import MISSING, Metrics, measure
 from limerank.splits import Part
-from limerank.training.evaluate import candidates_of
 
 SMOOTHING = 5.0
 """So many rows of the base rate are added to those that every item and every user has."""
@@ -29,17 +29,19 @@ Floats = NDArray[np.float64]
 def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
     """The metrics of the floor on a loader's part, per task; a task of one class in the train part has none."""
     dataset = loader.dataset
-    rows, user = candidates_of(loader, loader.requests)
+    scored = candidates_of(loader, loader.requests)
+    rows, user = scored.rows, scored.user
     item = dataset.column("events/item")[rows].astype(np.int64)
     of_items, of_users = _train_counts(dataset)
     floor = {}
-    for task_number, task in enumerate(dataset.schema.tasks, 1):
-        base = float(of_items[task_number].sum() / max(of_items[0].sum(), 1.0))
+    for task_number, task in enumerate(dataset.schema.tasks):
+        rows_known, positives = of_items[:, task_number].sum(1)
+        base = float(positives / max(rows_known, 1.0))
         if 0 < base < 1:
             usual = np.log(base) - np.log1p(-base)
             score = _logits(of_items, task_number, base)[item] + _logits(of_users, task_number, base)[user] - usual
             labels = dataset.column(f"events/label.{task.name}")[rows]
-            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user)
+            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user, scored.request)
     return floor
 
 
@@ -55,20 +57,22 @@ def below_floor(metrics: dict[str, Metrics], floor: dict[str, Metrics]) -> list[
 
 
 def _train_counts(dataset: StoredDataset) -> tuple[Floats, Floats]:
-    """For every item, and for every user: rows of the train part, then positives of each task."""
+    """For every item, and for every user [2, tasks, n]: rows of the train part whose label is known, and positives."""
     tasks = [dataset.column(f"events/label.{task.name}") for task in dataset.schema.tasks]
-    items, users = (np.zeros((1 + len(tasks), dataset.manifest.table_rows[what])) for what in ("items", "users"))
+    items, users = (np.zeros((2, len(tasks), dataset.manifest.table_rows[what])) for what in ("items", "users"))
     loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=1)
     for first in range(0, len(loader.requests), REQUESTS_PER_BLOCK):
-        rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
-        labels = [np.ones(len(rows), dtype=bool), *(column[rows] > 0 for column in tasks)]
-        for counts, whose in ((items, dataset.column("events/item")[rows].astype(np.int64)), (users, user)):
-            for task_number, chosen in enumerate(labels):
-                counts[task_number] += np.bincount(whose[chosen], minlength=counts.shape[1])
+        counted = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
+        item = dataset.column("events/item")[counted.rows].astype(np.int64)
+        for task_number, column in enumerate(tasks):
+            labels = column[counted.rows]
+            for counts, whose in ((items, item), (users, counted.user)):
+                for kind, chosen in enumerate((labels != MISSING, labels == 1)):
+                    counts[kind, task_number] += np.bincount(whose[chosen], minlength=counts.shape[2])
     return items, users
 
 
 def _logits(counts: Floats, task_number: int, base: float) -> Floats:
-    positives, negatives = counts[task_number], counts[0] - counts[task_number]
+    positives, negatives = counts[1, task_number], counts[0, task_number] - counts[1, task_number]
     logits: Floats = np.log(positives + SMOOTHING * base) - np.log(negatives + SMOOTHING * (1 - base))
     return logits
