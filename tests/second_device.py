@@ -47,6 +47,9 @@ class Elsewhere(Tensor):
 class SecondDevice(TorchDispatchMode):
     """While it is active there is a second device."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")

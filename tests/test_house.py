@@ -14,7 +14,7 @@ SOURCE = Path(limerank.__file__).parent
 GROUND = {path.stem for path in SOURCE.glob("*.py")} - {"__main__"} | {"metrics"}
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.new_rows", "data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
-PRODUCT = {"ops", "nn", "models", "training", "tuning", "serve", "report", *DATA}
+PRODUCT = {"ops", "nn", "models", "evaluation", "training", "tuning", "serve", "report", *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -30,10 +30,11 @@ ALLOWED = {
     "data.sources": {"data.raw", "data.fetch", "data.store", *GROUND},
     "data.draft": {"data.raw", "data.sources", *GROUND},
     "data": set(),
-    "training": {"models", "nn", "report", "data.describe", "data.sources", *STORE},
+    "evaluation": {"models", *STORE},
+    "training": {"models", "nn", "evaluation", "report", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
-    "api": {"models", "training", "tuning", "serve", *DATA},
-    "tuning": {"models", "training", "report", *STORE},
+    "api": {"models", "evaluation", "training", "tuning", "serve", *DATA},
+    "tuning": {"models", "evaluation", "training", "report", *STORE},
     "report": GROUND,
     "bench": {"api", *PRODUCT},
     "study": {"api", "bench", *PRODUCT},

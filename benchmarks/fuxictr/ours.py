@@ -44,7 +44,7 @@ from limerank.models.din import DIN, DINRanker
 from limerank.nn.features import FeatureEmbedding
 from limerank.schema import EncodedFeature, FeatureSpace
 from limerank.splits import Part
-from limerank.training.evaluate import EVALUATION_BATCH, predict
+from limerank.evaluation.evaluate import EVALUATION_BATCH, predict
 
 FOLDER = Path(sys.argv[1])
 TRAINING = TrainConfig(learning_rate=LEARNING_RATE, final_learning_rate_fraction=1, warmup_fraction=0)

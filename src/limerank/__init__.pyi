@@ -15,6 +15,7 @@ from .data.describe.description import Description as Description
 from .data.sources.simulated import SimulatedConfig as SimulatedConfig
 from .data.sources.simulated import simulate as simulate
 from .errors import LimerankError as LimerankError
+from .evaluation.evaluation import Evaluation as Evaluation
 from .metrics import Metrics as Metrics
 from .models.din import DIN as DIN
 from .models.hstu import HSTU as HSTU
@@ -55,6 +56,5 @@ from .splits import GlobalTime as GlobalTime
 from .splits import LastEvents as LastEvents
 from .splits import LastFraction as LastFraction
 from .splits import Part as Part
-from .training.evaluation import Evaluation as Evaluation
 
 __version__: str

@@ -17,8 +17,8 @@ from calling import answer, limerank
 import limerank as lr
 from limerank.api.training import TrainKeywords
 from limerank.data.raw.log import RawLog
+from limerank.evaluation.evaluate import evaluation_loader, predict
 from limerank.models import RANKERS
-from limerank.training.evaluate import evaluation_loader, predict
 
 STUB = Path(lr.__file__).with_suffix(".pyi")
 SMALL: dict[str, Any] = {"epochs": 1, "batch_requests": 32, "max_history": 20}

@@ -34,13 +34,13 @@ from limerank.data.sources.table.read import read_table_log
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.manifest import MANIFEST, read_manifest
 from limerank.errors import DataError
+from limerank.evaluation.evaluate import evaluation_loader
+from limerank.evaluation.floor import SMOOTHING, counting_floor
 from limerank.metrics import measure
 from limerank.models import Ranker, build_ranker
 from limerank.ops.jagged import row_of
 from limerank.schema import MISSING_LABEL, Feature, Role, Schema, Task
 from limerank.splits import GlobalTime, Part
-from limerank.training.evaluate import evaluation_loader
-from limerank.training.floor import SMOOTHING, counting_floor
 
 ROWS = 400
 START = 1_700_000_000_000

@@ -35,6 +35,7 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError
+from limerank.evaluation.evaluate import evaluate, evaluation_loader
 from limerank.models import Ranker, build_ranker, check_model
 from limerank.models.isab import ISABRanker
 from limerank.models.lime import LimeRanker
@@ -49,7 +50,6 @@ from limerank.serve.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
-from limerank.training.evaluate import evaluate, evaluation_loader
 from limerank.training.trainer import train
 
 LENGTHS = [4, 0, 1, 17, 9]

@@ -17,9 +17,9 @@ from limerank.data.raw.log import RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, UsageError
+from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle, predict
 from limerank.progress import Progress
 from limerank.splits import Part
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle, predict
 from limerank.training.optimizer import learning_rate_factor
 from limerank.training.trainer import train
 

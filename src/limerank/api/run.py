@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
 import torch
 
 from limerank.api.dataset import Dataset
+from limerank.api.evaluating import PartName, evaluate_run
 from limerank.data.new_rows import NewRows
 from limerank.data.sources.given import Table, read_one
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError, if_interrupted
+from limerank.evaluation.evaluate import EVALUATION_BATCH
+from limerank.evaluation.evaluation import Evaluation
 from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
-from limerank.splits import Part, part_named
+from limerank.splits import Part
 from limerank.tables import number_text
-from limerank.training.evaluate import EVALUATION_BATCH
-from limerank.training.evaluation import Evaluation, evaluate_part
 from limerank.training.records.curves import read_curves
 from limerank.training.run import EPOCHS, FinishedRun
 from limerank.training.trainer import resume
@@ -73,11 +74,36 @@ class Run(FinishedRun):
         """The dataset of this run, verified; refused when it is not the one it was trained on, maybe grown since."""
         return Dataset.of(super().dataset())
 
-    def evaluate(self, part: Part | Literal["validation", "test"] = "test", *, quiet: bool = False) -> Evaluation:
-        """The metrics computed anew, from the weights and the dataset as it is now."""
-        progress = Progress(quiet=quiet)
-        dataset = self._dataset(progress)
-        return evaluate_part(self.ranker(dataset), dataset, part_named(part), self.config.train.max_history, progress)
+    def evaluate(
+        self,
+        part: PartName = "test",
+        *,
+        dataset: StoredDataset | AnyPath | None = None,
+        by: Sequence[str] = (),
+        against: FinishedRun | AnyPath | None = None,
+        intervals: bool = False,
+        scores: AnyPath | None = None,
+        device: str | None = None,
+        quiet: bool = False,
+    ) -> Evaluation:
+        """The metrics computed anew, from the weights and the dataset as it is now.
+
+        `dataset` is another one that this run can read: one that grew from its own, or has the same encoders. Segments
+        are `by` "history", "new_users", "new_items" and columns of users, items or requests. `against` is a run to be
+        compared on the same rows, with intervals of the differences; `intervals` are those of this run's metrics. With
+        `scores`, a Parquet file of every candidate's scores is written.
+        """
+        return evaluate_run(
+            self,
+            part,
+            dataset=dataset,
+            by=by,
+            against=against,
+            intervals=intervals,
+            scores=scores,
+            device=device,
+            quiet=quiet,
+        )
 
     def predict(
         self, rows: Table, *, items: Table | None = None, users: Table | None = None, quiet: bool = False

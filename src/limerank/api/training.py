@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
+from limerank.api.evaluating import EvaluateKeywords, PartName
 from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.store.dataset import StoredDataset
+from limerank.evaluation.evaluation import Evaluation
 from limerank.files import AnyPath
 from limerank.models import RankerOptions, model_section
 from limerank.models.presets import overridden
 from limerank.progress import Progress
-from limerank.splits import Part
 from limerank.training.configuration import load_configuration
-from limerank.training.evaluation import Evaluation
 from limerank.training.trainer import train as train_run
 from limerank.typed import validate
 
@@ -92,8 +92,11 @@ def train_from(
     return Run.of(train_run(asked, Path(out), progress, overwrite=overwrite, where=where))
 
 
-def evaluate(
-    run: Run | AnyPath, part: Part | Literal["validation", "test"] = "test", *, quiet: bool = False
-) -> Evaluation:
-    """A run's metrics on a part of its dataset, computed anew, beside the counting floor and the oracle."""
-    return (run if isinstance(run, Run) else Run.open(run)).evaluate(part, quiet=quiet)
+def evaluate(run: Run | AnyPath, part: PartName = "test", **options: Unpack[EvaluateKeywords]) -> Evaluation:
+    """A run's metrics on a part of a dataset, computed anew, beside the counting floor and the oracle.
+
+        lr.evaluate("runs/mine", by=["history", "new_items"], against="runs/other")
+
+    Keywords are those of `run.evaluate`.
+    """
+    return (run if isinstance(run, Run) else Run.open(run)).evaluate(part, **options)

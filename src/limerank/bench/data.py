@@ -29,10 +29,10 @@ from limerank.data.raw.log import ROWS_PER_BATCH, EventFile, RawLog
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UnavailableError
+from limerank.evaluation.evaluate import EVALUATION_BATCH
 from limerank.models import build_ranker
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
-from limerank.training.evaluate import EVALUATION_BATCH
 
 HISTORY = 256
 LONG = SimulatedConfig(users=300, sessions=60)

@@ -13,6 +13,7 @@ from limerank.cli import (
     bench,
     bundle,
     data,
+    evaluation,
     init,
     links,
     models,
@@ -75,6 +76,7 @@ models.register(app)
 training.register(app)
 app.add_typer(runs.app, name="runs")
 tuning.register(app)
+evaluation.register(app)
 rank.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")

@@ -1,4 +1,4 @@
-"""`limerank train`, `evaluate` and `export`."""
+"""`limerank train` and `export`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from limerank.cli.common import (
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    from limerank.training.evaluation import Evaluation
+    from limerank.evaluation.evaluation import Evaluation
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime")(train)
-    app.command(epilog="Example: limerank evaluate runs/lime")(evaluate)
     app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
 
 
@@ -56,7 +55,7 @@ def train(
     """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
     from limerank.api.run import Run
     from limerank.api.training import train_from
-    from limerank.training.floor import below_floor
+    from limerank.evaluation.floor import below_floor
     from limerank.training.news import outcome
 
     use_threads(threads)
@@ -79,25 +78,6 @@ def train(
     _show(run.evaluation)
     say(ended)
     say(f"next: limerank export {run.path} --store stores/demo")
-
-
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="A finished run.")],
-    part: Annotated[Literal["validation", "test"], typer.Option(help="Part of the dataset.")] = "test",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compute a run's metrics anew from its weights and dataset."""
-    from limerank.api.training import evaluate as evaluate_run
-
-    use_threads(threads)
-    evaluation = evaluate_run(run, part, quiet=as_json)
-    if as_json:
-        found = {"metrics": evaluation.metrics, "oracle": evaluation.oracle, "floor": evaluation.floor}
-        dumped = {what: {task: one.model_dump() for task, one in by_task.items()} for what, by_task in found.items()}
-        emit_json({"run": str(run), "part": part, **dumped, "below_floor": evaluation.below_floor})
-        return
-    _show(evaluation)
 
 
 def export(
@@ -134,7 +114,7 @@ def export(
 
 
 def _show(evaluation: Evaluation) -> None:
-    from limerank.training.evaluation import COLUMNS
+    from limerank.evaluation.evaluation import COLUMNS
 
     emit_table("", COLUMNS, evaluation.rows())
     if evaluation.below_floor:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = 255
-"""Stands for a missing label in the store; in a batch it is NaN."""
+from limerank.schema import MISSING_LABEL
+
+MISSING = MISSING_LABEL
 
 Labels = NDArray[np.generic]
 Bools = NDArray[np.bool_]

@@ -74,6 +74,23 @@ def bar_plot(values: Mapping[str, float], *, y: str, line: float | None = None, 
     return _svg(figure)
 
 
+def calibration_plot(series: Series) -> str:
+    """Observed rate over predicted rate, a line per task; on the dashed diagonal predictions mean what they say."""
+    figure, axes = _figure()
+    shown = [value for points in series.values() for point in points for value in point]
+    top = 1.05 * max(shown, default=1.0) or 1.0
+    axes.plot([0, top], [0, top], color="#222222", linestyle="--", linewidth=1)
+    for name, points in series.items():
+        axes.plot([one for one, _ in points], [one for _, one in points], label=name, marker=".", linewidth=1.8)
+    axes.set_xlim(0, top)
+    axes.set_ylim(0, top)
+    axes.set_xlabel("predicted rate")
+    axes.set_ylabel("observed rate")
+    if series:
+        axes.legend(frameon=False)
+    return _svg(figure)
+
+
 def _figure() -> tuple[object, Axes]:
     require_extra("matplotlib", "report")
     from matplotlib.figure import Figure

@@ -14,6 +14,7 @@ from limerank.batch import RequestBatch
 from limerank.config import RunConfig
 from limerank.data.batches import Position, RequestLoader
 from limerank.errors import DataError
+from limerank.evaluation.evaluate import evaluate
 from limerank.metrics import Metrics
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
@@ -30,7 +31,6 @@ from limerank.training.checkpoint import (
     set_random_state,
     write_checkpoint,
 )
-from limerank.training.evaluate import evaluate
 from limerank.training.news import epoch_line, selection_value, step_line, time_line
 from limerank.training.optimizer import learning_rate_factor
 from limerank.training.records.stages import StageTimes

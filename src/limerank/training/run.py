@@ -54,7 +54,7 @@ class RunRecord(BaseModel):
     """Empty, as are oracle and floor, in trials of a search (limerank.tuning), which never look at the test part."""
     oracle: dict[str, Metrics]
     floor: dict[str, Metrics] = Field(default_factory=dict)
-    """What counting scores on the test part (limerank.training.floor); runs of version 0.1.0 have none."""
+    """What counting scores on the test part (limerank.evaluation.floor); runs of version 0.1.0 have none."""
     # what follows is not known of runs of version 0.2.0 and before
     started: str | None = None
     """When the training began, ISO 8601 in UTC; of a resumed one the first time."""

@@ -12,14 +12,14 @@ from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
+from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
+from limerank.evaluation.floor import counting_floor
 from limerank.models import build_ranker, complete_model
 from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
 from limerank.training.checkpoint import Header, read_header
-from limerank.training.evaluate import evaluate, evaluation_loader, oracle
-from limerank.training.floor import counting_floor
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
@@ -94,6 +94,7 @@ def _train(
         batch_requests=training.batch_requests,
         max_history=training.max_history,
         seed=config.seed,
+        order=training.order,
         prefetch=training.prefetch,
         with_times=ranker.needs_times,
     )

@@ -9,9 +9,9 @@ import yaml
 
 from limerank import files
 from limerank.data.store.dataset import StoredDataset
+from limerank.evaluation.evaluation import evaluate_part
 from limerank.progress import Progress
 from limerank.splits import Part
-from limerank.training.evaluation import evaluate_part
 from limerank.training.run import RECORD, WEIGHTS, FinishedRun, RunRecord
 from limerank.tuning.plan import Tuning
 from limerank.tuning.record import Trial, TuningRecord

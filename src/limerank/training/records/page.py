@@ -8,11 +8,11 @@ from typing import TypeGuard
 
 from limerank import files
 from limerank.errors import DataError, LimerankError
+from limerank.evaluation.floor import below_floor
 from limerank.progress import Progress
 from limerank.report.charts import Mark, line_chart, number_label, thinned
 from limerank.report.page import Chart, Page
 from limerank.times import time_text
-from limerank.training.floor import below_floor
 from limerank.training.news import outcome
 from limerank.training.records.curves import Curves, Epoch, Values, Window, read_curves
 from limerank.training.records.facts import (

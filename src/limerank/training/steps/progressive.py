@@ -29,7 +29,7 @@ class ProgressiveWindow:
         tasks = len(loader.dataset.schema.tasks)
         self.labels = torch.zeros(0, tasks)
         self.probability = torch.zeros(0, tasks)
-        self.user = torch.zeros(0, dtype=torch.int64)
+        self.request = torch.zeros(0, dtype=torch.int64)
         self.until = torch.zeros(1, dtype=torch.int64)
 
     def predict(self, batch: RequestBatch, number: int) -> None:
@@ -38,31 +38,31 @@ class ProgressiveWindow:
         with torch.inference_mode():
             probability = ranker(moved(batch, self.step.device)).sigmoid().float().cpu()
         ranker.train()
-        requests = self.plan[number]
-        dataset = self.loader.dataset
-        users = dataset.column("requests/user")[requests].astype(np.int64)
-        counts = batch.candidates.offsets.diff().cpu().numpy()
-        first_events = dataset.column("requests/start")[requests]
-        self.labels = torch.cat([self.labels, batch.labels.cpu()])
+        requests, dataset = self.plan[number], self.loader.dataset
+        counts = batch.candidates.offsets.diff().numpy()
+        self.labels = torch.cat([self.labels, batch.labels])
         self.probability = torch.cat([self.probability, probability.clone()])
-        self.user = torch.cat([self.user, torch.from_numpy(np.repeat(users, counts))])
+        self.request = torch.cat([self.request, torch.from_numpy(np.repeat(requests, counts))])
+        first_events = dataset.column("requests/start")[requests].astype(np.int64)
         self.until = torch.tensor([int(np.max(dataset.column("events/time")[first_events]))])
 
     def measured(self) -> tuple[dict[str, Metrics], int]:
         """Metrics per task of the window, and the time up to which it reaches; the next one begins."""
+        request = self.request.numpy()
+        user = self.loader.dataset.column("requests/user")[request].astype(np.int64)
         metrics = {
-            task.name: measure(self.labels[:, number].numpy(), self.probability[:, number].numpy(), self.user.numpy())
+            task.name: measure(self.labels[:, number].numpy(), self.probability[:, number].numpy(), user, request)
             for number, task in enumerate(self.loader.dataset.schema.tasks)
         }
-        self.labels, self.probability, self.user = self.labels[:0], self.probability[:0], self.user[:0]
+        self.labels, self.probability, self.request = self.labels[:0], self.probability[:0], self.request[:0]
         return metrics, int(self.until)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """What a checkpoint keeps of it."""
-        for name in ("labels", "probability", "user", "until"):
+        for name in ("labels", "probability", "request", "until"):
             yield name, getattr(self, name).clone()
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Go on with a window that `tensors` gave."""
         self.labels, self.probability = tensors["labels"], tensors["probability"]
-        self.user, self.until = tensors["user"], tensors["until"]
+        self.request, self.until = tensors["request"], tensors["until"]

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
-from limerank.metrics import Metrics, measure
-from limerank.schema import MISSING_LABEL
+from limerank.evaluation.evaluate import candidates_of
+from limerank.metrics import MISSING, Metrics, measure
 from limerank.splits import Part
-from limerank.training.evaluate import candidates_of
 
 SMOOTHING = 5.0
 """So many rows of the base rate are added to those that every item and every user has."""
@@ -30,7 +29,8 @@ Floats = NDArray[np.float64]
 def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
     """The metrics of the floor on a loader's part, per task; a task of one class in the train part has none."""
     dataset = loader.dataset
-    rows, user = candidates_of(loader, loader.requests)
+    scored = candidates_of(loader, loader.requests)
+    rows, user = scored.rows, scored.user
     item = dataset.column("events/item")[rows].astype(np.int64)
     of_items, of_users = _train_counts(dataset)
     floor = {}
@@ -40,8 +40,8 @@ def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
         if 0 < base < 1:
             usual = np.log(base) - np.log1p(-base)
             score = _logits(of_items, task_number, base)[item] + _logits(of_users, task_number, base)[user] - usual
-            labels = dataset.labels(task.name, rows)
-            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user)
+            labels = dataset.column(f"events/label.{task.name}")[rows]
+            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user, scored.request)
     return floor
 
 
@@ -62,12 +62,12 @@ def _train_counts(dataset: StoredDataset) -> tuple[Floats, Floats]:
     items, users = (np.zeros((2, len(tasks), dataset.manifest.table_rows[what])) for what in ("items", "users"))
     loader = RequestLoader(dataset, Part.TRAIN, batch_requests=1, max_history=1)
     for first in range(0, len(loader.requests), REQUESTS_PER_BLOCK):
-        rows, user = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
-        item = dataset.column("events/item")[rows].astype(np.int64)
+        counted = candidates_of(loader, loader.requests[first : first + REQUESTS_PER_BLOCK])
+        item = dataset.column("events/item")[counted.rows].astype(np.int64)
         for task_number, column in enumerate(tasks):
-            labels = column[rows]
-            for counts, whose in ((items, item), (users, user)):
-                for kind, chosen in enumerate((labels != MISSING_LABEL, labels == 1)):
+            labels = column[counted.rows]
+            for counts, whose in ((items, item), (users, counted.user)):
+                for kind, chosen in enumerate((labels != MISSING, labels == 1)):
                     counts[kind, task_number] += np.bincount(whose[chosen], minlength=counts.shape[2])
     return items, users
 

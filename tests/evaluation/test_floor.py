@@ -17,19 +17,19 @@ from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.sources.table.read import read_table_log
 from limerank.data.store.dataset import StoredDataset
+from limerank.evaluation import floor
+from limerank.evaluation.evaluate import evaluation_loader
+from limerank.evaluation.floor import below_floor, counting_floor
 from limerank.metrics import Metrics, measure
 from limerank.schema import Feature, Role, Schema, Task
 from limerank.splits import GlobalTime, Part
-from limerank.training import floor
-from limerank.training.evaluate import evaluation_loader
-from limerank.training.floor import below_floor, counting_floor
 
 SHARED = Path(__file__).parents[3] / "shared/data/ml-100k"
 
 
 def counted_by_hand(dataset: StoredDataset, part: Part, task: str) -> Metrics:
     """Row by row, with dictionaries."""
-    rows: list[tuple[Part | None, int, int, int]] = []
+    rows: list[tuple[Part | None, int, int, int, int]] = []
     start = dataset.column("requests/start").tolist()
     for request, user in enumerate(dataset.column("requests/user").tolist()):
         code = int(dataset.column("requests/part")[request])
@@ -38,9 +38,9 @@ def counted_by_hand(dataset: StoredDataset, part: Part, task: str) -> Metrics:
                 int(dataset.column("events/item")[[row]][0]),
                 int(dataset.column(f"events/label.{task}")[[row]][0]),
             )
-            rows.append((list(Part)[code] if code < len(Part) else None, user, item, label))
+            rows.append((list(Part)[code] if code < len(Part) else None, user, item, label, request))
     train = [row for row in rows if row[0] is Part.TRAIN]
-    base = sum(label for *_, label in train) / len(train)
+    base = sum(row[3] for row in train) / len(train)
 
     def logit(place: int, who: int) -> float:
         shown, liked = counts[place][who]
@@ -51,11 +51,12 @@ def counted_by_hand(dataset: StoredDataset, part: Part, task: str) -> Metrics:
         shown, liked = Counter(row[place] for row in train), Counter(row[place] for row in train if row[3])
         counts[place] = {who: (shown[who], liked[who]) for who in {row[place] for row in rows}}
     tested = [row for row in rows if row[0] is part]
-    scores = [round(logit(1, user) + logit(2, item) - math.log(base / (1 - base)), 9) for _, user, item, _ in tested]
+    scores = [round(logit(1, user) + logit(2, item) - math.log(base / (1 - base)), 9) for _, user, item, *_ in tested]
     return measure(
-        np.array([label for *_, label in tested]),
+        np.array([row[3] for row in tested]),
         np.array([1 / (1 + math.exp(-score)) for score in scores]),
-        np.array([user for _, user, _, _ in tested]),
+        np.array([row[1] for row in tested]),
+        np.array([row[4] for row in tested]),
     )
 
 
