@@ -16,6 +16,7 @@ from limerank.cli import (
     init,
     links,
     models,
+    prediction,
     quickstart,
     rank,
     runs,
@@ -72,6 +73,7 @@ app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)
+prediction.register(app)
 app.add_typer(runs.app, name="runs")
 rank.register(app)
 links.register(app)
