@@ -26,7 +26,9 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, here: Tensor) -> Elsewhere:
-        place = {} if here.is_sparse else {"strides": here.stride(), "storage_offset": here.storage_offset()}
+        place: dict[str, Any] = (
+            {} if here.is_sparse else {"strides": here.stride(), "storage_offset": here.storage_offset()}
+        )
         made: Elsewhere = Tensor._make_wrapper_subclass(
             cls, here.size(), dtype=here.dtype, layout=here.layout, device=DEVICE, **place
         )
@@ -40,7 +42,9 @@ class Elsewhere(Tensor):
         raise TypeError("a tensor of the second device has no numpy(); call cpu() first")
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _there(func, args, kwargs or {})
 
 

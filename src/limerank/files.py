@@ -111,6 +111,28 @@ def publish_directory(staging: Path, final: Path, *, marker: str, overwrite: boo
 
 
 @contextmanager
+def staged_file(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield an empty directory beside `final`, for whatever it takes to make a file of that name inside of it.
+
+    On success that file is synced and renamed into place; the directory disappears whatever happens.
+    """
+    final = Path(os.path.abspath(final))  # noqa: PTH100 (resolve() would follow a link and replace its target)
+    if final.is_dir():
+        raise ConflictError(f"{final} is a folder; name a file")
+    if final.exists() and not overwrite:
+        raise ConflictError(
+            f"{final} exists already; choose another place or pass --overwrite (in Python overwrite=True)"
+        )
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(final)
+    with scratch_directory(final.with_name(f"{final.name}{STAGING_MARK}{os.getpid()}")) as staging:
+        yield staging
+        fsync(staging / final.name)
+        (staging / final.name).replace(final)
+    fsync(final.parent)
+
+
+@contextmanager
 def scratch_directory(path: Path) -> Iterator[Path]:
     """A directory for what is only needed on the way; it disappears whatever happens."""
     path.mkdir(parents=True)

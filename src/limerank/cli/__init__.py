@@ -17,6 +17,7 @@ from limerank.cli import (
     init,
     links,
     models,
+    prediction,
     quickstart,
     rank,
     runs,
@@ -74,6 +75,7 @@ app.add_typer(prepare_app, name="prepare")
 data.register(app)
 models.register(app)
 training.register(app)
+prediction.register(app)
 app.add_typer(runs.app, name="runs")
 tuning.register(app)
 evaluation.register(app)

@@ -21,6 +21,7 @@ from limerank.data.build.entities import encoded_features, read_table
 from limerank.data.raw import columns
 from limerank.data.raw.columns import ID
 from limerank.data.raw.location import Location
+from limerank.data.raw.request_times import RequestTimes
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
 from limerank.data.store.manifest import UNKNOWN_ROW
@@ -31,26 +32,33 @@ from limerank.times import UNITS_APART
 Ints = NDArray[np.int64]
 ROWS = "rows"
 AFTER_ALL = 2**62  # the time of a row that has none
-USER, TIME, REQUEST = "<user>", "<time>", "<request>"  # no column can be in the way
 
 
 @dataclass(frozen=True)
 class _Entities:
-    """The rows of a table (those of the dataset, then new ones) that raw rows name, and the table."""
+    """What raw rows name, users or items: a table of just those, known ones and new ones."""
 
     row: Ints
+    """Of each raw row, in `table`."""
     table: Features
+    known: Ints
+    """Of each raw row, the row of the dataset; UNKNOWN_ROW if the dataset does not know it."""
+
+    @property
+    def strangers(self) -> int:
+        """How many raw rows are of ids that the dataset does not know."""
+        return int((self.known == UNKNOWN_ROW).sum())
 
 
-class NewRows:
-    """Raw rows for one dataset, checked and encoded with its vocabularies."""
+class RowReader:
+    """Reads raw rows for one dataset, block after block; nothing of a block is kept but the times of its requests.
+
+    Rows that share a batch never change each other's scores, so a request may be in several blocks. It is filed under
+    its first time, which must be in the first of them (`RequestTimes`).
+    """
 
     def __init__(
-        self,
-        dataset: StoredDataset,
-        rows: pl.DataFrame,
-        items: pl.DataFrame | None = None,
-        users: pl.DataFrame | None = None,
+        self, dataset: StoredDataset, items: pl.DataFrame | None = None, users: pl.DataFrame | None = None
     ) -> None:
         if dataset.schema.histories is not None:
             raise DataError(
@@ -59,22 +67,43 @@ class NewRows:
             )
         self.dataset = dataset
         self.history = HistoryIndex(dataset)
+        self.times = RequestTimes()
+        self.described = {Role.ITEM: items, Role.USER: users}
+        for role, table in self.described.items():
+            if table is not None:
+                read_table(
+                    table, Location(f"{role.value}s"), self.id_column(role), dataset.schema.with_role(role), None
+                )
+
+    def id_column(self, role: Role) -> str:
+        """Where rows and tables have the ids of items or of users."""
+        schema = self.dataset.schema
+        return schema.item_id if role is Role.ITEM else schema.user_id
+
+    def read(self, rows: pl.DataFrame, location: Location | None = None) -> NewRows:
+        """The next block; `location` is where it comes from, for errors."""
+        return NewRows(self, rows, location or Location(ROWS))
+
+
+class NewRows:
+    """A block of raw rows, checked and encoded with the vocabularies of a dataset."""
+
+    def __init__(self, reader: RowReader, rows: pl.DataFrame, location: Location) -> None:
+        self.reader = reader
+        self.dataset = reader.dataset
+        self.history = reader.history
         self.rows = rows
-        self.location = Location(ROWS)
-        self.item = self._entities(Role.ITEM, items, dataset.item_ids, dataset.item_table)
-        self.user = self._entities(Role.USER, users, dataset.user_ids, dataset.user_table)
+        self.location = location
+        self.item = self._entities(Role.ITEM, self.dataset.item_ids, self.dataset.item_table)
+        self.user = self._entities(Role.USER, self.dataset.user_ids, self.dataset.user_table)
         self.context = self._context()
         self.time = self._time()
         self.order, self.offsets = self._requests()
 
-    def unknown(self) -> str:
-        """How many rows are of ids that the dataset does not know; empty if none is."""
-        counts = {
-            "items": int((self.item.row >= len(self.dataset.item_table)).sum()),
-            "users": int((self.user.row >= len(self.dataset.user_table)).sum()),
-        }
-        told = [f"{count:,} are of {what} that the dataset does not know" for what, count in counts.items() if count]
-        return f"of {self.rows.height:,} rows {' and '.join(told)}" if told else ""
+    @property
+    def strangers(self) -> dict[str, int]:
+        """How many rows are of items and of users that the dataset does not know."""
+        return {"items": self.item.strangers, "users": self.user.strangers}
 
     def batches(self, requests: int, max_history: int, *, with_times: bool) -> Iterator[tuple[Ints, RequestBatch]]:
         """Batches of so many requests, each with the numbers of its rows in the order of its candidates."""
@@ -92,8 +121,7 @@ class NewRows:
     def _user_inputs(self, heads: Ints, max_history: int, with_times: bool) -> UserInputs:
         """The user side of requests, each told by its first row."""
         dataset, history = self.dataset, self.history
-        known = np.where(self.user.row[heads] < len(dataset.user_table), self.user.row[heads], UNKNOWN_ROW)
-        found, offsets = history.before(known, self.time[heads], max_history)
+        found, offsets = history.before(self.user.known[heads], self.time[heads], max_history)
         events = [found.take(column).astype(np.int64) for column in history.events]
         stacked = np.stack(events, axis=1) if events else np.zeros((len(found), 0), dtype=np.int64)
         last = dataset.manifest.last_time if with_times else None
@@ -114,23 +142,25 @@ class NewRows:
         """The times of requests; one without a time is asked for when the dataset ends."""
         return np.where(self.time[heads] == AFTER_ALL, last, self.time[heads])
 
-    def _entities(self, role: Role, table: pl.DataFrame | None, known: pl.Series, features: Features) -> _Entities:
-        schema = self.dataset.schema
-        id_column = schema.item_id if role is Role.ITEM else schema.user_id
-        ids = columns.texts(self._column(id_column), self.location, identifies=True).alias("id")
-        numbered = pl.DataFrame({"id": known}).with_row_index("row")
-        found = pl.DataFrame({"id": ids}).join(numbered, on="id", how="left", maintain_order="left")["row"]
-        new = ids.filter(found.is_null()).unique().sort()
-        if not len(new):
-            return _Entities(found.to_numpy().astype(np.int64), features)
-        declared = schema.with_role(role)
-        name = f"{role.value}s"
-        described = read_table(table, Location(name), id_column, declared, self._told_by_rows(declared, ids, table))
-        fresh = encoded_features(self.dataset.encoders.of(role), described.of(new), unknown=False)
-        behind = pl.DataFrame({"id": new}).with_row_index("row", offset=len(features))
-        both = pl.concat([numbered, behind])
-        rows = pl.DataFrame({"id": ids}).join(both, on="id", how="left", maintain_order="left")["row"]
-        return _Entities(rows.to_numpy().astype(np.int64), features.followed_by(fresh))
+    def _entities(self, role: Role, known: pl.Series, features: Features) -> _Entities:
+        id_column, table = self.reader.id_column(role), self.reader.described[role]
+        ids = columns.texts(self._column(id_column), self.location, identifies=True).alias(ID)
+        distinct = pl.DataFrame({ID: ids.unique(maintain_order=True)})
+        numbered = pl.DataFrame({ID: known}).with_row_index("known").join(distinct, on=ID, how="semi")
+        new = distinct.join(numbered, on=ID, how="anti")[ID].sort()
+        present = features.take(torch.from_numpy(numbered["known"].to_numpy().astype(np.int64)))
+        if len(new):
+            declared = self.dataset.schema.with_role(role)
+            asked = None if table is None else table.filter(table[id_column].cast(pl.String).is_in(new.implode()))
+            told = self._told_by_rows(declared, ids, table)
+            described = read_table(asked, Location(f"{role.value}s"), id_column, declared, told)
+            encoders = self.dataset.encoders.of(role)
+            present = present.followed_by(encoded_features(encoders, described.of(new), unknown=False))
+        strangers = pl.DataFrame({"known": pl.Series([UNKNOWN_ROW] * len(new), dtype=pl.UInt32), ID: new})
+        both = pl.concat([numbered.select("known", ID), strangers]).with_row_index("row")
+        found = pl.DataFrame({ID: ids}).join(both, on=ID, how="left", maintain_order="left")
+        row, in_dataset = (found[name].to_numpy().astype(np.int64) for name in ("row", "known"))
+        return _Entities(row, present, in_dataset)
 
     def _told_by_rows(
         self, features: tuple[Feature, ...], ids: pl.Series, table: pl.DataFrame | None
@@ -163,9 +193,8 @@ class NewRows:
         self.location.refuse_where(values, far, "is far before the dataset begins: another unit?", unit)
         if schema.request_id is not None and schema.request_id in self.rows.columns:
             request = columns.texts(self.rows[schema.request_id], self.location)
-            frame = pl.DataFrame({USER: self.user.row, REQUEST: request, TIME: time})
-            first = pl.when(request.is_null()).then(TIME).otherwise(pl.col(TIME).min().over(USER, REQUEST))
-            time = frame.select(first).to_series()
+            user = columns.texts(self.rows[schema.user_id], self.location)
+            time = self.reader.times.first(user, request, time, self.location)
         return time.to_numpy().astype(np.int64)
 
     def _requests(self) -> tuple[Ints, Ints]:
@@ -179,5 +208,5 @@ class NewRows:
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.rows.columns:
-            raise DataError(f"{ROWS}: column '{name}' is missing{did_you_mean(name, self.rows.columns)}")
+            raise DataError(f"{self.location.file}: column '{name}' is missing{did_you_mean(name, self.rows.columns)}")
         return self.rows[name]

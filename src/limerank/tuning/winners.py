@@ -9,7 +9,7 @@ import yaml
 
 from limerank import files
 from limerank.data.store.dataset import StoredDataset
-from limerank.evaluation.evaluation import evaluate_part
+from limerank.evaluation.part import NamedRanker, evaluate_part
 from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.training.run import RECORD, WEIGHTS, FinishedRun, RunRecord
@@ -45,9 +45,8 @@ def write_winners(tuning: Tuning, record: TuningRecord, out: Path, dataset: Stor
 
 
 def _measure(run: FinishedRun, dataset: StoredDataset) -> None:
-    measured = evaluate_part(
-        run.ranker(dataset), dataset, Part.TEST, run.config.train.max_history, Progress(quiet=True)
-    )
+    own = NamedRanker(run.record.model, run.ranker(dataset), run.config.train.max_history)
+    measured = evaluate_part(own, dataset, Part.TEST, Progress(quiet=True))
     update = {"test": measured.metrics, "oracle": measured.oracle, "floor": measured.floor}
     _write(run, run.record.model_copy(update=update))
 

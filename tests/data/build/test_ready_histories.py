@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from limerank.data.batches import RequestLoader
 from limerank.data.build.prepare import prepare
-from limerank.data.new_rows import NewRows
+from limerank.data.new_rows import RowReader
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
@@ -337,4 +337,4 @@ def test_new_rows_of_such_a_log_are_refused_for_scoring(tmp_path: Path) -> None:
     """Their histories would have to come with them; the user's latest would be a guess, and may be of the future."""
     dataset = prepare(raw_of(pl.DataFrame(ROWS)), tmp_path / "d")
     with pytest.raises(DataError, match="its histories are ready-made"):
-        NewRows(dataset, pl.DataFrame(ROWS))
+        RowReader(dataset)

@@ -13,7 +13,7 @@ from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.sources.table.files import described, find_files, load, open_files
 from limerank.data.sources.table.read import Tables, needed_columns, read_tables_log
 from limerank.data.sources.table.rows import as_events, row_names
-from limerank.errors import UsageError
+from limerank.errors import DataError, UsageError
 from limerank.files import AnyPath
 from limerank.frames import Frame, as_frame
 from limerank.schema import Schema
@@ -74,6 +74,26 @@ def read_one(table: Table, name: str, csv: Mapping[str, Any] | None = None) -> p
         return as_frame(table, name)
     notes: list[str] = []
     return load(open_files(find_files(Path(), (str(table),), name, notes), Tables.model_validate(csv or {}).dialect))
+
+
+def open_tables(
+    paths: Sequence[AnyPath], name: str, csv: Mapping[str, Any] | None = None
+) -> tuple[tuple[EventFile, ...], list[str]]:
+    """The files of one table, to be read batch by batch with all their columns, and notes on what was not read.
+
+    All must have the columns of the first; `name` is the option that names them, for errors.
+    """
+    notes: list[str] = []
+    found = find_files(Path(), [str(path) for path in paths], name, notes)
+    files = open_files(found, Tables.model_validate(csv or {}).dialect)
+    for file in files[1:]:
+        for one, other in ((file, files[0]), (files[0], file)):
+            lacking = [column for column in other.columns if column not in one.columns]
+            if lacking:
+                raise DataError(
+                    f"{one.path}: no column '{lacking[0]}', which {other.path} has; give all files the same columns"
+                )
+    return tuple(as_events(file, files[0].columns) for file in files), notes
 
 
 def _listed(tables: Table | Sequence[Table] | None) -> Sequence[Table]:

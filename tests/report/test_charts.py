@@ -1,0 +1,80 @@
+"""Charts: every point is where its value is, whatever the values are."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limerank.report.charts import HEIGHT, WIDTH, Mark, line_chart, number_label, thinned, ticks
+
+NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+def points_of(chart: str) -> list[tuple[float, float]]:
+    """The circles of a chart's only line."""
+    return [(float(x), float(y)) for x, y in re.findall(r'<circle class="line-0" cx="([^"]+)" cy="([^"]+)"', chart)]
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20))
+def test_any_values_make_a_picture_with_all_of_them_inside(points: list[tuple[float, float]]) -> None:
+    """Well-formed, and ordered on the paper as the values are: larger is more to the right, and higher up."""
+    chart = line_chart({"a": points}, x="step", y="loss")
+    ElementTree.fromstring(chart)
+    drawn = points_of(chart)
+    assert len(drawn) == len(points)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in drawn)
+    for (x, y), (right, down) in zip(points, drawn, strict=True):
+        for (other_x, other_y), (other_right, other_down) in zip(points, drawn, strict=True):
+            assert x >= other_x or right <= other_right
+            assert y >= other_y or down >= other_down
+
+
+def test_what_is_not_finite_is_left_out_and_nothing_at_all_is_said() -> None:
+    chart = line_chart({"a": [(1, math.nan), (2, 0.5), (3, math.inf)]}, x="x", y="y", marks=[Mark(2, math.nan, "best")])
+    assert len(points_of(chart)) == 1
+    assert "best" not in chart
+    assert "no values" in line_chart({"a": [(1, math.nan)]}, x="x", y="y")
+
+
+def test_names_are_escaped_and_several_lines_have_a_legend() -> None:
+    chart = line_chart({"<b>": [(1, 1)], "c": [(1, 2)]}, x="<x>", y="y", marks=[Mark(1, 1, "<best>")])
+    assert "<b>" not in chart
+    assert "<x>" not in chart
+    assert "<best>" not in chart
+    assert chart.count("<li>") == 2
+    assert 'role="img"' in chart
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=300), st.integers(1, 50))
+def test_thinning_keeps_the_end_and_the_mean(values: list[float], most: int) -> None:
+    points = list(enumerate(values))
+    few = thinned(points, most)
+    assert len(few) <= most
+    assert few[-1][0] == points[-1][0]
+    size = math.ceil(len(values) / most)
+    assert few[0][1] == pytest.approx(math.fsum(values[:size]) / len(values[:size]), rel=1e-9, abs=1e-3)
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e6), st.booleans())
+def test_ticks_are_few_and_inside(low: float, width: float, whole: bool) -> None:
+    width *= max(1.0, abs(low))  # charts are never narrower, of whatever size the numbers are
+    found = ticks(low, low + width, whole=whole)
+    assert len(found) <= 7
+    assert all(low - 1e-6 * width <= tick <= low + width * (1 + 1e-6) for tick in found)
+    if whole:
+        assert all(tick == int(tick) for tick in found)
+
+
+def test_numbers_are_short_and_never_round_to_zero() -> None:
+    assert [number_label(value) for value in (0.0, 3.0, 1234567.0, 0.00012347, 0.25)] == [
+        "0",
+        "3",
+        "1,234,567",
+        "0.0001235",
+        "0.25",
+    ]
