@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ import yaml
 from calling import answer, limerank, refusal
 
 import limerank as lr
+from limerank.config import RunConfig, TrainConfig
 from limerank.data.raw.log import RawLog
-from limerank.errors import ConflictError
+from limerank.errors import ConflictError, DataError
+from limerank.progress import Progress
 from limerank.training.news import selection_value
+from limerank.tuning.plan import SearchConfig, plan
+from limerank.tuning.search import run_search
 
 RATE = {"train.learning_rate": {"low": 1e-3, "high": 3e-2, "log": True}}
+QUIET = Progress(quiet=True)
 SMALL: dict[str, Any] = {"epochs": 1, "batch_requests": 32, "max_history": 10, "quiet": True}
 
 
@@ -31,32 +38,92 @@ def course(record: Any) -> list[tuple[Any, ...]]:
     return [(t.ranker, t.number, t.state, t.parameters, t.values, t.value, t.pruned_at, t.reason) for t in ended]
 
 
+def search(out: Path, data: lr.Dataset, trials: int, progress: Progress = QUIET, **asked: Any) -> lr.Tuned:
+    """TTSN, for an epoch a trial, without the page at the end: drawing it takes longer than the search."""
+    train = TrainConfig(epochs=asked.pop("epochs", 1), batch_requests=32, max_history=10)
+    config = RunConfig(dataset=data.path, model={"name": "ttsn"}, train=train)
+    tuning = plan({"ttsn": config}, asked.pop("space", RATE), SearchConfig(trials=trials, **asked), "test")
+    return lr.Tuned(out, run_search(tuning, out, progress))
+
+
 def weights(folder: Path) -> set[str]:
     return {path.parent.name for path in folder.glob("trials/*/model.safetensors")}
 
 
 def test_the_same_search_gives_the_same_trials_and_can_go_on(dataset: lr.Dataset, tmp_path: Path) -> None:
     """Also when it was asked for fewer trials first: nothing of it depends on where it stopped. Another seed does."""
-    at_once = lr.tune("ttsn", dataset, out=tmp_path / "a", space=RATE, trials=4, **SMALL)
-    lr.tune("ttsn", dataset, out=tmp_path / "b", space=RATE, trials=2, **SMALL)
-    later = lr.tune("ttsn", dataset, out=tmp_path / "b", space=RATE, trials=4, **SMALL)
+    at_once = search(tmp_path / "a", dataset, 4)
+    search(tmp_path / "b", dataset, 2)
+    later = search(tmp_path / "b", dataset, 4)
     assert course(later.record) == course(at_once.record)
     assert [trial.number for trial in at_once.record.of("ttsn")] == [1, 2, 3, 4]
     assert at_once.record.of("ttsn")[0].parameters == {"train.learning_rate": 3e-3}  # the configuration's own
-    other = lr.tune("ttsn", dataset, out=tmp_path / "c", space=RATE, trials=2, search_seed=2, **SMALL)
+    other = search(tmp_path / "c", dataset, 2, seed=2)
     assert other.record.of("ttsn")[1].parameters != at_once.record.of("ttsn")[1].parameters
     assert other.record.of("ttsn")[0].value == at_once.record.of("ttsn")[0].value
     for tuned in (at_once, later):
         best = min(tuned.record.of("ttsn"), key=lambda trial: trial.value or 9)
         assert weights(tuned.path) == {Path(best.run).name} == {tuned.best.path.name}
-    with pytest.raises(ConflictError, match=r"another search.*ttsn train epochs 2 \(there: 1\)"):
-        lr.tune("ttsn", dataset, out=tmp_path / "a", space=RATE, **{**SMALL, "epochs": 2})
+    with pytest.raises(ConflictError, match=r"another search: ttsn train epochs 2 \(there: 1\)"):
+        search(tmp_path / "a", dataset, 4, epochs=2)
     with pytest.raises(ConflictError, match=r"ttsn space train.learning_rate low 0.002 \(there: 0.001\)"):
-        lr.tune(
-            "ttsn", dataset, out=tmp_path / "a", space={"train.learning_rate": {"low": 2e-3, "high": 3e-2}}, **SMALL
-        )
+        search(tmp_path / "a", dataset, 4, space={"train.learning_rate": {"low": 2e-3, "high": 3e-2, "log": True}})
     with pytest.raises(ConflictError, match="holds something else"):
-        lr.tune("ttsn", dataset, out=dataset.path, space=RATE, **SMALL)
+        search(dataset.path, dataset, 4)
+
+
+class AfterTheFirstTrial(Progress):
+    """Does something when the first trial is reported."""
+
+    def __init__(self, what: Callable[[], object]) -> None:
+        super().__init__(quiet=True)
+        self.what = what
+
+    def say(self, text: str) -> None:
+        if " 1 of " in text:
+            self.what()
+
+
+def test_what_happens_between_trials(dataset: lr.Dataset, other_test_labels: lr.Dataset, tmp_path: Path) -> None:
+    """Ctrl-C says what is kept, and keeps it; a dataset that changes under a search ends it, and is refused later."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 trials are kept in .*the same command goes on"):
+        search(tmp_path / "a", dataset, 2, AfterTheFirstTrial(interrupt))
+    with pytest.raises(DataError, match="no trial has finished"):
+        _ = lr.Tuned(tmp_path, lr.Tuned.open(tmp_path / "a").record.model_copy(update={"best": {}})).best
+    copied = tmp_path / "data"
+    shutil.copytree(dataset.path, copied)
+
+    def change() -> None:
+        shutil.rmtree(copied)
+        shutil.copytree(other_test_labels.path, copied)
+
+    with pytest.raises(ConflictError, match="was changed during the search"):
+        search(tmp_path / "a", lr.Dataset.open(copied), 3, AfterTheFirstTrial(change))
+    assert [trial.number for trial in lr.Tuned.open(tmp_path / "a").record.of("ttsn")] == [1]
+    with pytest.raises(ConflictError, match="another search: data fingerprint"):
+        search(tmp_path / "a", lr.Dataset.open(copied), 3)
+
+
+def test_parts_that_are_not_installed(dataset: lr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Optuna one line says what to install; without matplotlib only the page is missing."""
+    command: list[str | Path] = ["tune", "ttsn", "--dataset", dataset.path, "--trials", "1", "--set", "train.epochs=1"]
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "optuna", None)
+        assert "pip install 'limerank[tune]'" in refusal(6, *command, "--out", tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = limerank(*command, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'limerank[report]'" in done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "tune.json",
+        "tune.lock",
+        "trials",
+        "best-ttsn.yaml",
+    }
 
 
 def test_bad_trials_are_pruned_and_failures_are_kept(dataset: lr.Dataset, tmp_path: Path) -> None:
@@ -115,10 +182,7 @@ def other_test_labels(raw_log: RawLog, tmp_path: Path) -> lr.Dataset:
 
 def test_the_test_part_has_no_say(dataset: lr.Dataset, other_test_labels: lr.Dataset, tmp_path: Path) -> None:
     """Other test labels, same search; no trial but the winner has test metrics, and no file of the search has any."""
-    searches = [
-        lr.tune("ttsn", data, out=tmp_path / name, space=RATE, trials=3, **SMALL)
-        for name, data in (("a", dataset), ("b", other_test_labels))
-    ]
+    searches = [search(tmp_path / "a", dataset, 3), search(tmp_path / "b", other_test_labels, 3)]
     assert course(searches[0].record) == course(searches[1].record)
     assert searches[0].best.record.test != searches[1].best.record.test
     for tuned in searches:
@@ -184,7 +248,7 @@ def test_killed_in_the_middle_it_goes_on_to_exactly_its_budget(dataset: lr.Datas
         "rankers": ["ttsn", "mha"],
         "train": {"epochs": 2, "batch_requests": 32, "max_history": 10},
         "space": RATE,
-        "search": {"trials": 4, "random_trials": 2, "unpruned_trials": 1},
+        "search": {"trials": 3, "random_trials": 2, "unpruned_trials": 1},
     }
     (tmp_path / "tune.yaml").write_text(yaml.safe_dump(file))
     out = tmp_path / "killed"
@@ -197,10 +261,10 @@ def test_killed_in_the_middle_it_goes_on_to_exactly_its_budget(dataset: lr.Datas
             process.kill()
     before = lr.Tuned.open(out).record
     (running,) = [trial for trial in before.trials if trial.state == "running"]
-    assert 2 <= len(before.ordered()) < 8
-    assert answer(*command, out)["trials_per_ranker"] == 4
+    assert 2 <= len(before.ordered()) < 6
+    assert answer(*command, out)["trials_per_ranker"] == 3
     record = lr.Tuned.open(out).record
-    assert [len(record.of(ranker)) for ranker in file["rankers"]] == [4, 4]
+    assert [len(record.of(ranker)) for ranker in file["rankers"]] == [3, 3]
     assert {(t.ranker, t.number) for t in record.trials if t.interruptions} == {(running.ranker, running.number)}
     whole = tmp_path / "whole"
     answer(*command, whole)
