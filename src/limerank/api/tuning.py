@@ -14,7 +14,7 @@ from limerank.api.run import Run
 from limerank.api.training import TrainKeywords
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import UsageError
+from limerank.errors import DataError, UsageError
 from limerank.files import AnyPath
 from limerank.models import RankerOptions, check_model, model_section
 from limerank.progress import Progress
@@ -48,7 +48,10 @@ class Tuned:
     @property
     def best(self) -> Run:
         """The best of all, by the part that selects."""
-        best = min(self.record.winners().values(), key=lambda trial: (trial.value, trial.ranker))
+        winners = self.record.winners().values()
+        if not winners:
+            raise DataError(f"{self.path}: no trial has finished yet; the search goes on when it is asked for again")
+        best = min(winners, key=lambda trial: (trial.value, trial.ranker))
         return Run.open(self.path / best.run)
 
     @property

@@ -54,7 +54,8 @@ def point_plot(series: Points, *, x: str, y: str, logarithmic: bool = False, lin
     axes.set_ylabel(y)
     if logarithmic:
         axes.set_xscale("log")
-    axes.legend(frameon=False)
+    if any(series.values()):
+        axes.legend(frameon=False)
     return _svg(figure)
 
 

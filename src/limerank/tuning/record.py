@@ -1,6 +1,7 @@
 """tune.json: every trial of a search, rewritten whole whenever a trial begins or ends.
 
-It is all that a search knows: whoever reads it goes on exactly where the last one stopped.
+It is all that a search knows: whoever reads it goes on exactly where the last one stopped. Optuna's own storages would
+be a second truth beside it, and its journal cannot be read again when a line of it was cut short.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import ConflictError, DataError, UsageError, require_extra
+from limerank.errors import ConflictError, DataError, InterruptionError, UsageError, require_extra
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.training.news import selection_name, selection_value
@@ -22,6 +22,7 @@ from limerank.tuning.sampling import Sampled
 from limerank.tuning.winners import keep_only_the_best, write_winners
 
 LOCK, TRIALS = "tune.lock", "trials"
+FINGERPRINT = "data fingerprint"
 QUIET = Progress(quiet=True)
 
 
@@ -36,7 +37,7 @@ def run_search(tuning: Tuning, out: Path, progress: Progress) -> TuningRecord:
     continues; a larger number of trials than before continues a search that was complete.
     """
     require_extra("optuna", "tune")
-    dataset = StoredDataset.open(tuning.contestants[0].config.dataset, check_hashes=True)
+    dataset = StoredDataset.open(tuning.contestants[0].config.dataset)  # every training verifies it
     fresh = _fresh(tuning, dataset)
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ def run_search(tuning: Tuning, out: Path, progress: Progress) -> TuningRecord:
         record.save(out)
         try:
             _search(tuning, record, out, progress)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InterruptionError):
             ended, total = len(record.ordered()), record.trials_per_ranker * len(tuning.contestants)
             raise KeyboardInterrupt(
                 f"interrupted; {ended} of {total} trials are kept in {out}, the same command goes on"
@@ -99,7 +100,7 @@ def _one_trial(contestant: Contestant, number: int, record: TuningRecord, search
     record.put(trial)
     record.save(out)
     _clear(out / trial.run)
-    ended = _trained(trial, contestant, sampled, out / trial.run)
+    ended = _trained(trial, contestant, sampled, out / trial.run, record.asked[FINGERPRINT])
     if ended.state == "pruned":
         _clear(out / trial.run)
     record.put(ended)
@@ -108,7 +109,7 @@ def _one_trial(contestant: Contestant, number: int, record: TuningRecord, search
     return ended
 
 
-def _trained(trial: Trial, contestant: Contestant, sampled: Sampled, folder: Path) -> Trial:
+def _trained(trial: Trial, contestant: Contestant, sampled: Sampled, folder: Path, fingerprint: str) -> Trial:
     values: list[float] = []
     started = time.perf_counter()
     where = f"trial {trial.number} of {trial.ranker}"
@@ -132,6 +133,10 @@ def _trained(trial: Trial, contestant: Contestant, sampled: Sampled, folder: Pat
         return ended(state="pruned", pruned_at=len(values))
     except (DataError, UsageError) as refused:  # a loss that is not finite, options that do not go together
         return ended(state="failed", reason=str(refused))
+    if run.record.data_fingerprint != fingerprint:
+        raise ConflictError(
+            f"{config.dataset}: was changed during the search; bring it back, or search in another folder"
+        )
     return ended(state="finished", value=selection_value(run.record.validation), best_epoch=run.record.best_epoch)
 
 
@@ -145,7 +150,7 @@ def _fresh(tuning: Tuning, dataset: StoredDataset) -> TuningRecord:
             "validation part, or say that you want this: --set search.allow_test_selection=true"
         )
     asked = {
-        "data fingerprint": dataset.fingerprint,
+        FINGERPRINT: dataset.fingerprint,
         **{contestant.ranker: contestant.facts() for contestant in tuning.contestants},
         "search": search.model_dump(mode="json", exclude={"trials", "allow_test_selection"}),
     }
@@ -188,7 +193,7 @@ def _clear(run: Path) -> None:
     if run.parent.is_dir():
         for path in run.parent.iterdir():
             if path.name == run.name or path.name.startswith(f"{run.name}."):
-                shutil.rmtree(path)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

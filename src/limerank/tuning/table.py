@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from limerank import files
 from limerank.report.page import Page
-from limerank.report.plots import point_plot
+from limerank.report.plots import line_plot, point_plot
 from limerank.tables import number_text
 from limerank.tuning.record import Trial, TuningRecord
 from limerank.tuning.search import shown
 from limerank.tuning.winners import configuration_path
 
 REPORT = "report.html"
+UPPER_EDGE = 3.0
+"""A plot ends so many times as far above the best trial as the median does."""
 
 
 def columns(record: TuningRecord) -> list[str]:
@@ -72,7 +75,17 @@ def write_report(record: TuningRecord, out: Path) -> Path | None:
     for line in budget_lines(record, out):
         page.paragraph(line, "small")
     page.heading("Course")
-    page.plots([(_course(record, measure), "Every trial, at its best epoch, and the best so far; pruned ones too.")])
+    epochs = {ranker: list(enumerate(trial.values, 1)) for ranker, trial in record.winners().items()}
+    page.plots(
+        [
+            (
+                _course(record, measure),
+                "Every trial at its best epoch, pruned ones too, and the best so far. Trials much worse than most are "
+                "drawn at the upper edge.",
+            ),
+            (line_plot(epochs, x="epoch", y=measure), "The best trial of each ranker, epoch by epoch."),
+        ]
+    )
     page.heading("Parameters")
     page.plots([(_slice(record, key, measure), f"{key}: trials at their values of it.") for key in _names(record)])
     page.heading("Trials")
@@ -88,33 +101,48 @@ def write_report(record: TuningRecord, out: Path) -> Path | None:
 def _course(record: TuningRecord, measure: str) -> str:
     points: dict[str, list[tuple[float | str, float]]] = {}
     lines: dict[str, list[tuple[float, float]]] = {}
+    values = _drawn(record)
     for ranker in record.left_out:
-        ended = [(trial, value) for trial in record.of(ranker) if (value := _value(trial)) is not None]
-        points[ranker] = [(trial.number, value) for trial, value in ended]
+        points[ranker] = [(number, value) for (whose, number), value in values.items() if whose == ranker]
         lines[ranker] = []
         for trial in record.of(ranker):
             if trial.value is not None:
                 best = min(trial.value, lines[ranker][-1][1]) if lines[ranker] else trial.value
-                lines[ranker].append((trial.number, best))
+                lines[ranker].append((trial.number, min(best, max(values.values()))))
     return point_plot(points, x="trial", y=measure, lines=lines)
 
 
 def _slice(record: TuningRecord, key: str, measure: str) -> str:
     spaces = [record.asked[ranker]["space"].get(key, {}) for ranker in record.left_out]
-    points = {
+    values = _drawn(record)
+    points: dict[str, list[tuple[float | str, float]]] = {
         ranker: [
-            (_horizontal(trial.parameters[key]), value)
+            (_coordinate(trial.parameters[key]), values[ranker, trial.number])
             for trial in record.of(ranker)
-            if key in trial.parameters and (value := _value(trial)) is not None
+            if key in trial.parameters and (ranker, trial.number) in values
         ]
         for ranker in record.left_out
     }
-    choices = any("choices" in space for space in spaces)
-    drawn = {ranker: [(shown(at), value) for at, value in some] if choices else some for ranker, some in points.items()}
-    return point_plot(drawn, x=key, y=measure, logarithmic=any(space.get("log") for space in spaces))
+    choices = next((space["choices"] for space in spaces if "choices" in space), None)
+    if choices is not None:  # their names, in the order they were written
+        names = [shown(choice) for choice in choices]
+        points = {
+            ranker: sorted(((shown(at), value) for at, value in some), key=lambda point: names.index(str(point[0])))
+            for ranker, some in points.items()
+        }
+    return point_plot(points, x=key, y=measure, logarithmic=any(space.get("log") for space in spaces))
 
 
-def _horizontal(value: object) -> float | str:
+def _drawn(record: TuningRecord) -> dict[tuple[str, int], float]:
+    """The value of each trial that has one, at most so large that the others can be told apart."""
+    ended = [trial for ranker in record.left_out for trial in record.of(ranker)]
+    values = {(trial.ranker, trial.number): value for trial in ended if (value := _value(trial)) is not None}
+    least, usual = min(values.values()), median(values.values())
+    most = least + UPPER_EDGE * (usual - least) if usual > least else max(values.values())
+    return {trial: min(value, most) for trial, value in values.items()}
+
+
+def _coordinate(value: object) -> float | str:
     return value if isinstance(value, int | float) else str(value)
 
 
