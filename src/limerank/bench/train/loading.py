@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
-from limerank.bench.machine import interleaved_times
 from limerank.bench.train.results import Loading, Spread
-from limerank.bench.train.steps import TrainingSteps, new_steps
+from limerank.bench.train.steps import Rounds, TrainingSteps, new_steps
 from limerank.config import TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
@@ -19,24 +18,29 @@ PREFETCH = 2
 
 
 def measure_loading(
-    dataset: StoredDataset, models: Sequence[str], batches: int, repeats: int, bar: Bar
+    dataset: StoredDataset, models: Sequence[str], batches: int, rounds: Rounds, bar: Bar
 ) -> list[Loading]:
-    """Rounds of some steps with the trainer's own batch size and history."""
+    """Rounds of some steps with the trainer's own batch size and history.
+
+    With prefetch another thread assembles the batches, and only the clock on the wall tells how long a step waits.
+    """
     results = []
     for name in models:
         steps = new_steps(name, dataset)
-        ways = [_Steps(steps, dataset, batches, prefetch) for prefetch in (0, PREFETCH)]
-        times = interleaved_times([way.run for way in ways], repeats)
-        for way, seconds in zip(ways, times, strict=True):
-            waits = way.waits[1:]  # the first round warms up
-            fractions = [waited / second for waited, second in zip(waits, seconds, strict=True)]
+        ways = [
+            _Steps(steps, dataset, batches, prefetch, time.perf_counter if prefetch else rounds.clock)
+            for prefetch in (0, PREFETCH)
+        ]
+        rounds.of([way.run for way in ways])
+        for way in ways:
+            seconds, waits = way.seconds[1:], way.waits[1:]  # the first round warms up
             results.append(
                 Loading(
                     model=name,
                     prefetch=way.prefetch,
-                    step_ms=Spread.of([second / batches for second in seconds]),
-                    wait_ms=1000 * median(waits) / batches,
-                    wait_fraction=median(fractions),
+                    step_ms=Spread.of([second / len(way.loader) for second in seconds]),
+                    wait_ms=1000 * median(waits) / len(way.loader),
+                    wait_fraction=median(waited / second for waited, second in zip(waits, seconds, strict=True)),
                 )
             )
         bar.advance()
@@ -44,11 +48,15 @@ def measure_loading(
 
 
 class _Steps:
-    """The same batches in every round, spread over all lengths of history."""
+    """The same requests in every round, spread over all users and all lengths of history."""
 
-    def __init__(self, steps: TrainingSteps, dataset: StoredDataset, batches: int, prefetch: int) -> None:
+    def __init__(
+        self, steps: TrainingSteps, dataset: StoredDataset, batches: int, prefetch: int, clock: Callable[[], float]
+    ) -> None:
         config = TrainConfig()
-        self.steps, self.prefetch, self.waits = steps, prefetch, list[float]()
+        self.steps, self.prefetch, self.clock = steps, prefetch, clock
+        self.seconds: list[float] = []
+        self.waits: list[float] = []
         self.loader = RequestLoader(
             dataset,
             Part.TRAIN,
@@ -62,9 +70,11 @@ class _Steps:
         self.loader.requests = self.loader.requests[::every][: batches * config.batch_requests]
 
     def run(self) -> None:
-        waited, asked = 0.0, time.perf_counter()
+        started = asked = self.clock()
+        waited = 0.0
         for batch in self.loader:
-            waited += time.perf_counter() - asked
+            waited += self.clock() - asked
             self.steps.step(batch)
-            asked = time.perf_counter()
+            asked = self.clock()
+        self.seconds.append(asked - started)
         self.waits.append(waited)

@@ -68,7 +68,7 @@ def run_train_bench(
             apart = max(1, requests // REQUESTS_APART)
             sharing = [row for history in long for row in measure_sharing(dataset, models, history, apart, rounds, bar)]
             quickstart = prepare(simulate(SimulatedConfig(users=users)), Path(name) / "quickstart")
-            loading = measure_loading(quickstart, few, batches, repeats, bar)
+            loading = measure_loading(quickstart, few, batches, rounds, bar)
             tables = measure_tables(table_rows, requests, rounds, bar)
             metrics = [measure_metric(metric_rows, rounds.clock)]
             bar.advance()
