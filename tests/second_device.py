@@ -1,12 +1,15 @@
 """A second device that every machine has, so that code which moves tensors is run and not only read.
 
 Its tensors call themselves `meta` and hold their numbers on the CPU. Like a GPU's they refuse to meet a tensor of the
-CPU that has a dimension, have no `numpy()`, and come back by `.cpu()` alone. Inside `SecondDevice()` whatever is made
+CPU that has a dimension, have no `numpy()`, and come back by `.cpu()` alone. Inside `second_device()` whatever is made
 on, or sent to, the device `meta` is such a tensor.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,8 +51,24 @@ class Elsewhere(Tensor):
         return _there(func, args, kwargs or {})
 
 
+@contextmanager
+def second_device() -> Iterator[None]:
+    """While it is open there is a second device.
+
+    Tensors that are made of others cannot be viewed in torch's inference mode; no_grad stands in for it. Torch warns
+    that nothing can be loaded into tensors of `meta`; into these it can.
+    """
+    inference_mode, torch.inference_mode = torch.inference_mode, torch.no_grad  # type: ignore[misc, assignment]
+    try:
+        with warnings.catch_warnings(), SecondDevice():
+            warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")
+            yield
+    finally:
+        torch.inference_mode = inference_mode  # type: ignore[misc]
+
+
 class SecondDevice(TorchDispatchMode):
-    """While it is active there is a second device."""
+    """Sends what concerns the second device there."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

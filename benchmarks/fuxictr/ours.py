@@ -2,8 +2,8 @@
 
     python ours.py DATA_FOLDER
 
-`tower` is `limerank train din` as it is shipped, with one task; `plain` is the same ranker without the item tower, as
-FuxiCTR's DIN has none: E_j and T_c are embeddings side by side.
+`tower` is `limerank train din` with one task and without the tower's shortcut; `plain` is the same ranker without the
+item tower, as FuxiCTR's DIN has none: E_j and T_c are embeddings side by side.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from limerank.bench.machine import copy_gbytes, gemm_gflops
 from limerank.config import TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
+from limerank.evaluation.evaluate import EVALUATION_BATCH, predict
 from limerank.metrics import auc, grouped_auc, logloss
 from limerank.models.din import DIN, DINRanker
 from limerank.nn.features import FeatureEmbedding
 from limerank.schema import EncodedFeature, FeatureSpace
 from limerank.splits import Part
-from limerank.evaluation.evaluate import EVALUATION_BATCH, predict
+from limerank.training.optimizer import Optimizer
 
 FOLDER = Path(sys.argv[1])
 TRAINING = TrainConfig(learning_rate=LEARNING_RATE, final_learning_rate_fraction=1, warmup_fraction=0)
@@ -81,6 +82,7 @@ def make_ranker(variant: str, space: FeatureSpace, seed: int) -> DINRanker:
         width=width,
         embedding_width=EMBEDDING_WIDTH,
         tower_hidden=TOWER_HIDDEN,
+        tower_shortcut=False,
         hidden=ATTENTION,
         head=HEAD,
         unknown_rate=0,
@@ -96,14 +98,14 @@ class Training:
 
     def __init__(self, variant: str, dataset: StoredDataset, seed: int = 1) -> None:
         self.ranker = make_ranker(variant, dataset.encoders.space(), seed).train()
-        self.optimizer = torch.optim.Adam(self.ranker.parameters(), lr=LEARNING_RATE, fused=True)
+        self.optimizer = Optimizer(self.ranker, TRAINING)
 
     def step(self, batch: Any) -> float:
         """As `limerank train` does it."""
         loss = self.ranker.loss(batch)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
+        self.optimizer.step(1.0)
         return float(loss.detach())
 
 
@@ -167,15 +169,15 @@ class Ours:
         loader.requests = loader.requests[: loader.batch_requests * batches]
         return timed(lambda: sum(len(batch.labels) for batch in loader))
 
-    def gauc(self) -> dict[str, Any]:
-        """gAUC of the test part by user, of scores that were given."""
+    def gauc(self, times: int) -> dict[str, Any]:
+        """gAUC of the test part by user, of scores that were given, so many times."""
         with np.load(FOLDER / "simulated" / "scores.npz") as given:
             label, score, user = given["click"], given["score"], given["user"]
         found: list[float | None] = []
 
         def work() -> int:
-            found.append(grouped_auc(label, score, user))
-            return len(label)
+            found.extend(grouped_auc(label, score, user) for _ in range(times))
+            return times * len(label)
 
         return {**timed(work), "gauc": found[-1]}
 

@@ -26,6 +26,8 @@ ROOT = HERE.parent.parent
 BATCH_ROWS = (752, 4096)
 VARIANTS = ("plain", "tower")
 OURS, THEIRS = "limerank", "fuxictr"
+Results = Iterator[list[dict[str, Any]]]
+"""The rows of one part, more of them each time."""
 STEPS = {(OURS, 752): 32, (THEIRS, 752): 5, (OURS, 4096): 8, (THEIRS, 4096): 1}
 """Steps of one round: ours group requests by history length, so a round must hold several batches of them."""
 EVALUATED = {OURS: 8, THEIRS: 1}
@@ -182,11 +184,12 @@ def main() -> None:
         result["same_network"] = check_agreement(both, options.data)
         for part in parts:
             before = os.getloadavg()
-            result[part] = {"results": PARTS[part](both, options), "load_average": [before, os.getloadavg()], **machine}
-            write_json(options.out, result)
+            for results in PARTS[part](both, options):  # written as they come: all of it takes long
+                result[part] = {"results": results, "load_average": [before, os.getloadavg()], **machine}
+                write_json(options.out, result)
 
 
-def training(both: dict[str, Contestant], options: argparse.Namespace) -> list[dict[str, Any]]:
+def training(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
     """Whole training steps, loader included, in FuxiCTR's fastest configuration."""
     best = best_options(both[THEIRS])
     rows = []
@@ -199,37 +202,37 @@ def training(both: dict[str, Contestant], options: argparse.Namespace) -> list[d
             row = {"variant": variant, "batch_rows": size, **compare(asked, both, "steps", options.rounds)}
             rows.append({**row, "fuxictr_options": best})
             note(f"training {variant}, {size} rows: {row['times']:.1f}x, by processor time {row['times_by_cpu']:.1f}x")
-    return rows
+            yield rows
 
 
-def evaluation(both: dict[str, Contestant], options: argparse.Namespace) -> list[dict[str, Any]]:
+def evaluation(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
     """Predicting the test part, loader included."""
     rows = []
     for variant in VARIANTS:
         asked = {name: {"variant": variant, "batch_rows": 4096, "batches": EVALUATED[name]} for name in both}
         rows.append({"variant": variant, "batch_rows": 4096, **compare(asked, both, "evaluating", options.rounds)})
         note(f"evaluation {variant}: {rows[-1]['times']:.1f}x")
-    return rows
+        yield rows
 
 
-def loader(both: dict[str, Contestant], options: argparse.Namespace) -> list[dict[str, Any]]:
+def loader(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
     """Batches alone."""
     rows = []
     for size in BATCH_ROWS:
         asked = {name: {"batch_rows": size, "batches": LOADED[name] // size} for name in both}
         rows.append({"batch_rows": size, **compare(asked, both, "loading", options.rounds)})
         note(f"loader, {size} rows: {rows[-1]['times']:.1f}x")
-    return rows
+        yield rows
 
 
-def gauc(both: dict[str, Contestant], options: argparse.Namespace) -> list[dict[str, Any]]:
+def gauc(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
     """gAUC by user of the test part."""
-    row = compare({name: {} for name in both}, both, "gauc", min(3, options.rounds))
+    row = compare({OURS: {"times": 50}, THEIRS: {"times": 1}}, both, "gauc", min(3, options.rounds))
     note(f"gAUC: {row['times']:.0f}x")
-    return [{**row, "values": {name: one.ask("gauc")["gauc"] for name, one in both.items()}}]
+    yield [{**row, "values": {name: one.ask("gauc", times=1)["gauc"] for name, one in both.items()}}]
 
 
-def accuracy(both: dict[str, Contestant], options: argparse.Namespace) -> list[dict[str, Any]]:
+def accuracy(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
     """Test AUC and logloss of both from several seeds; each is initialized as its library does it."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in both}
     asked = {"variant": "plain", "epochs": options.epochs, "batch_rows": BATCH_ROWS[0]}
@@ -237,15 +240,17 @@ def accuracy(both: dict[str, Contestant], options: argparse.Namespace) -> list[d
         for name, one in both.items():
             found[name].append(one.ask("fit", seed=seed, **asked))
             note(f"{name} seed {seed}: {found[name][-1]}")
-    result: dict[str, Any] = dict(asked)
-    for name, runs in found.items():
-        for metric in ("auc", "logloss"):
-            values = [run[metric] for run in runs]
-            spread = stdev(values) if len(values) > 1 else None
-            measured = {"mean": mean(values), "standard_deviation": spread, "seeds": values}
-            result.setdefault(name, {})[metric] = measured
-        result[name]["seconds"] = [run["seconds"] for run in runs]
-    return [result]
+        yield [{**asked, **{name: spread(runs) for name, runs in found.items()}}]
+
+
+def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of each metric, and what each seed had."""
+    result: dict[str, Any] = {"seconds": [run["seconds"] for run in runs]}
+    for metric in ("auc", "logloss"):
+        values = [run[metric] for run in runs]
+        noise = stdev(values) if len(values) > 1 else None
+        result[metric] = {"mean": mean(values), "standard_deviation": noise, "seeds": values}
+    return result
 
 
 PARTS = {"training": training, "evaluation": evaluation, "loader": loader, "gauc": gauc, "accuracy": accuracy}

@@ -47,11 +47,7 @@ class TrainConfig(Typed):
     )
     prefetch: int = Field(default=0, ge=0, description="batches assembled in the background; 0 assembles when asked")
     patience: int = Field(default=2, ge=1, description="epochs without a better validation NE before stopping")
-    device: str = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="auto (a GPU if there is one), cpu, cuda",
-    )
+    device: str = Field(default="auto", min_length=1, description="auto (a GPU if there is one), cpu, cuda or cuda:1")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32", description="of matrix products; weights stay fp32. fp16 needs a GPU"
     )

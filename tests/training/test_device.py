@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from killing import Killed, KilledAt
-from second_device import DEVICE, SecondDevice
+from second_device import DEVICE, second_device
 
 from limerank.api.dataset import Dataset
 from limerank.config import RunConfig, TrainConfig
@@ -37,7 +37,7 @@ def elsewhere(settings: TrainConfig = SETTINGS, **changes: Any) -> TrainConfig:
 
 def test_the_second_device_is_one() -> None:
     """It computes, comes back, and refuses tensors of the CPU: the tests below could fail."""
-    with SecondDevice():
+    with second_device():
         there = torch.ones(3).to(DEVICE)
         assert there.device == DEVICE
         assert (there * 2 + torch.tensor(1.0)).cpu().tolist() == [3.0, 3.0, 3.0]
@@ -49,23 +49,22 @@ def test_the_second_device_is_one() -> None:
 
 @pytest.mark.parametrize("name", sorted(RANKERS))
 def test_every_ranker_trains_there_as_on_the_cpu(tiny: StoredDataset, tmp_path: Path, name: str) -> None:
-    """Batches, weights, optimizer, clipping, task weights and evaluation; the weights come out nearly the same."""
+    """Batches, weights, optimizer, clipping, task weights and evaluation; what is learned is the same."""
     here = train(RunConfig(dataset=tiny.path, model={"name": name}, train=SETTINGS), tmp_path / "cpu", QUIET)
-    with SecondDevice():
+    with second_device():
         config = RunConfig(dataset=tiny.path, model={"name": name}, train=SETTINGS)
         there = train(config.model_copy(update={"train": elsewhere()}), tmp_path / "there", QUIET)
     assert there.record.device == "meta"
-    mine, theirs = here.ranker(tiny).state_dict(), there.ranker(tiny).state_dict()
-    for key, value in mine.items():
-        torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-4, msg=f"{name}: {key}")
-    assert there.record.test["click"].auc == pytest.approx(here.record.test["click"].auc, abs=0.01)
+    for part in ("validation", "test"):
+        for task, metrics in getattr(here.record, part).items():
+            assert getattr(there.record, part)[task].ne == pytest.approx(metrics.ne, abs=2e-3), (part, task)
 
 
 @pytest.mark.parametrize("order", ["shuffled", "time"])
 def test_a_checkpoint_written_there_is_resumed_there(tiny: StoredDataset, tmp_path: Path, order: str) -> None:
     settings = elsewhere(epochs=2, checkpoint_steps=1, order=order)
     config = RunConfig(dataset=tiny.path, model={"name": "lime-mha"}).model_copy(update={"train": settings})
-    with SecondDevice():
+    with second_device():
         whole = train(config, tmp_path / "whole", QUIET)
         with pytest.raises(Killed):
             train(config, tmp_path / "run", KilledAt(3))
@@ -79,6 +78,12 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_is_read(tmp_path: Path)
     with pytest.raises(UnavailableError, match=r"train.device: cuda:99 is not there"):
         device_of(config.train)
     assert device_of(TrainConfig()).type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize(("asked", "said"), [("gpu", "there is no device 'gpu'"), ("xla", "xla is not there")])
+def test_a_device_that_is_none_is_refused_by_its_name(asked: str, said: str) -> None:
+    with pytest.raises((UsageError, UnavailableError), match=f"train.device: {said}"):
+        device_of(TrainConfig(device=asked))
 
 
 def test_half_precision_is_refused_where_it_cannot_be() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from limerank.cli import bench_train
 from limerank.cli.common import JsonOption, emit_json, emit_table, parse_counts, parse_rankers, progress_for, say
 
 app = typer.Typer(no_args_is_help=True, help="How fast limerank is on this machine.")
@@ -14,6 +15,9 @@ app = typer.Typer(no_args_is_help=True, help="How fast limerank is on this machi
 @app.callback()
 def _group() -> None:
     return None
+
+
+app.command(epilog=bench_train.EPILOG)(bench_train.train)
 
 
 @app.command(epilog="Example: limerank bench data --memory-events 0")

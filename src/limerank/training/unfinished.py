@@ -16,6 +16,7 @@ from limerank import files
 from limerank.errors import ConflictError, DataError
 from limerank.training.checkpoint import LAST
 from limerank.training.run import RECORD, UNFINISHED_ENDING
+from limerank.training.steps.not_finite import FAILED_BATCH
 
 LOCK, REPLACES = "lock", "replaces-a-run"
 
@@ -34,7 +35,7 @@ def resume_command(out: Path) -> str:
 def begun(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """The empty folder of a new training; another one's, if it can be resumed, is replaced only by `overwrite`.
 
-    If the training fails before its first checkpoint, nothing of it is left.
+    If the training fails before its first checkpoint, nothing of it is left, but for a batch that it failed on.
     """
     files.check_free(out, marker=RECORD, overwrite=overwrite)
     folder = unfinished_folder(out)
@@ -53,7 +54,7 @@ def begun(out: Path, *, overwrite: bool) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            if folder.exists() and not (folder / LAST).exists():
+            if folder.exists() and not any((folder / name).exists() for name in (LAST, FAILED_BATCH)):
                 shutil.rmtree(folder)
 
 

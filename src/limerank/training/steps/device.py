@@ -8,16 +8,25 @@ from limerank.batch import RequestBatch
 from limerank.config import TrainConfig
 from limerank.errors import UnavailableError, UsageError
 
+FIX = "set it to auto, cpu, or cuda where there is a GPU"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def device_of(config: TrainConfig) -> torch.device:
     """The device that is asked for; one that is not there, or that cannot compute so, is an error that says so."""
-    device = torch.device(_name(config.device))
+    try:
+        device = torch.device(_name(config.device))
+    except RuntimeError:
+        raise UsageError(f"train.device: there is no device '{config.device}'; {FIX}") from None
     if device.type == "cuda":
         _check_gpu(device, config)
     elif config.precision == "fp16":
         raise UsageError("train.precision: fp16 needs a GPU; on a CPU use bf16 or fp32")
+    try:
+        torch.empty(0).to(device)
+    except (RuntimeError, AssertionError) as refused:  # which of the two is a matter of the device
+        reason = str(refused).splitlines()[0]
+        raise UnavailableError(f"train.device: {config.device} is not there ({reason}); {FIX}") from None
     return device
 
 
@@ -35,10 +44,9 @@ def _name(asked: str) -> str:
 
 
 def _check_gpu(device: torch.device, config: TrainConfig) -> None:
-    fix = "set train.device to auto or cpu"
     if not torch.cuda.is_available():
         built = "sees no GPU" if torch.backends.cuda.is_built() else f"{torch.__version__} is built without CUDA"
-        raise UnavailableError(f"train.device: {config.device} is not there: torch {built}; {fix}")
+        raise UnavailableError(f"train.device: {config.device} is not there: torch {built}; {FIX}")
     if device.index is not None and device.index >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UnavailableError(f"train.device: {config.device} is not there: the last of {count} is cuda:{count - 1}")

@@ -76,4 +76,4 @@ def task_weights(config: TrainConfig, tasks: tuple[str, ...], device: torch.devi
         raise UsageError("train.task_weights: all are 0, so nothing would be learned")
     if len(set(weights)) == 1:
         return None
-    return torch.tensor(weights, device=device)
+    return torch.tensor(weights).to(device)
