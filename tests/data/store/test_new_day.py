@@ -15,10 +15,10 @@ from limerank.data.batches import RequestLoader
 from limerank.data.build import append as appending
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
-from limerank.data.new_day import NewDay, new_day
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.manifest import MANIFEST
+from limerank.data.store.new_day import NewDay, new_day
 from limerank.data.store.states import undo
 from limerank.errors import DataError
 from limerank.schema import Feature, Role, Schema, Task
