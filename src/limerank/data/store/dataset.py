@@ -146,6 +146,33 @@ class StoredDataset:
         """The numbers of the requests of one part, in stored order."""
         return np.flatnonzero(self.column("requests/part") == part.code)
 
+    def requests_since(self, fingerprint: str, part: Part | None = None) -> Ints:
+        """The numbers of the requests that were appended since the dataset had this fingerprint, in stored order.
+
+        All of them, or those that are in one part now. None when it has that fingerprint; an error when it never had.
+        """
+        if fingerprint == self.fingerprint:
+            return np.zeros(0, dtype=np.int64)
+        states, known = self.manifest.grown_from, self.manifest.grown_until
+        if fingerprint not in states:
+            raise DataError(
+                f"{self.path}: never had the fingerprint {fingerprint[:12]}: it was prepared anew, or what was "
+                "appended was taken back; train anew, or bring that dataset back"
+            )
+        appends = len(states) - states.index(fingerprint)
+        start = self.column("requests/start")
+        new = np.zeros(len(start) - 1, dtype=bool)
+        if appends <= len(known):  # what is appended is later than all that was there: that outlives merged segments
+            new[:] = self.column("events/time")[start[:-1]] > known[-appends]
+        elif appends < len(self.segments):
+            new[-sum(one.requests for one in self.manifest.segments[-appends:]) :] = True
+        else:
+            raise DataError(
+                f"{self.path}: an older limerank merged what was appended since the fingerprint {fingerprint[:12]} "
+                "with what was there before; train anew on all of it"
+            )
+        return np.flatnonzero(new if part is None else new & (self.column("requests/part") == part.code))
+
     def labels(self, task: str, rows: Ints | None = None) -> NDArray[np.float32]:
         """The labels of a task, of some rows or of all events: 0, 1, or NaN where the log has none."""
         column = self.column(f"events/label.{task}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from limerank import files
 from limerank.data.store.bad_rows import PATTERN, BadRows
@@ -52,6 +52,8 @@ class Manifest(BaseModel):
     parts: str
     grown_from: list[str]
     """Fingerprints this dataset had before events were appended."""
+    grown_until: list[int] = []
+    """The last time that each of these states knew; versions before this key left it out, so of the last ones only."""
     files: list[files.FileRecord]
     before: Manifest | None = None
     """The state before the last append, for undoing it; what was before that is not kept."""
@@ -69,6 +71,14 @@ class Manifest(BaseModel):
     def table_rows(self) -> dict[str, int]:
         """How many rows the tables of items, users and history items have, the unknown row included."""
         return {name: self._sum(name) for name in ("items", "users", "history_items")}
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_new(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older versions read a dataset that has not grown."""
+        values: dict[str, Any] = serialize(self)
+        if not self.grown_until:
+            values.pop("grown_until", None)
+        return values
 
     def _sum(self, name: str) -> int:
         return sum(getattr(one, name) for one in self.segments)

@@ -81,6 +81,7 @@ def publish(dataset: StoredDataset, longer: Manifest, parts: Codes) -> None:
         "files": records,
         "fingerprint": fingerprint_of(longer, records),
         "grown_from": [*dataset.manifest.grown_from, dataset.fingerprint],
+        "grown_until": [*dataset.manifest.grown_until, dataset.manifest.last_time],
         "before": dataset.manifest.model_copy(update={"before": None}),
     }
     write_manifest(dataset.path, longer.model_copy(update=update))
