@@ -154,7 +154,7 @@ def test_bad_trials_are_pruned_and_failures_are_kept(dataset: lr.Dataset, tmp_pa
         states[wanted] = trial
     assert set(states) == {"failed", "pruned", "finished"}
     assert len(record.trials) == 8
-    assert f"failed: mha {states['failed'].number}: the training loss" in done.stdout
+    assert f"failed: mha {states['failed'].number}: {states['failed'].reason}" in done.stdout
     assert record.best == {"mha": 1}
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("<svg") == 4  # the course, the best trial's epochs, a slice for each parameter

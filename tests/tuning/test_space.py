@@ -79,7 +79,16 @@ def test_the_default_space_fits_every_ranker_and_begins_at_its_configuration() -
     assert space["train.learning_rate"] == {"low": 0.02, "high": 1.0, "log": True}
     for contestant in plan(CONFIGS, None, SearchConfig(), "name").contestants:
         assert Sampled(contestant, SearchConfig(), []).parameters["train.learning_rate"] == 3e-3
+        assert contestant.not_at_the_start() == []
         assert ("model.sharpness" in contestant.space) == (contestant.ranker != "ttsn")
+
+
+def test_an_option_that_is_left_open_begins_with_the_value_it_stands_for() -> None:
+    """Of `query_width` None means the width, so the first trial is the configuration itself."""
+    (contestant,) = plan(LIME, {"model.query_width": {"choices": [16, 32, 64]}}, SearchConfig(), "file").contestants
+    assert Sampled(contestant, SearchConfig(), []).parameters == {"model.query_width": 32}
+    (contestant,) = plan(LIME, {"model.query_width": {"choices": [16, 64]}}, SearchConfig(), "file").contestants
+    assert contestant.not_at_the_start() == ["model.query_width"]
 
 
 def test_files(tmp_path: Path) -> None:

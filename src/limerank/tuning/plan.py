@@ -30,6 +30,13 @@ NOT_CHOSEN = {
     "model.name": "name the rankers under 'rankers': each is searched with the same budget",
 }
 
+LIKE = {
+    "train.embedding_learning_rate": "train.learning_rate",
+    "train.embedding_weight_decay": "train.weight_decay",
+    "model.query_width": "model.width",
+}
+"""Keys that, where nothing is written, have the value of another."""
+
 
 class SearchConfig(Typed):
     """How a search goes; the same for every ranker in it."""
@@ -71,7 +78,13 @@ class Contestant:
         """The configuration's own values, of keys whose value lies in the space: the first trial."""
         options = check_model(self.config.model, self.ranker)[1]
         own = {"train": self.config.train.model_dump(mode="json"), "model": options.model_dump(mode="json")}
-        values = {dotted: own[dotted.partition(".")[0]][dotted.rpartition(".")[2]] for dotted in self.space}
+
+        def value(dotted: str) -> Any:
+            section, _, key = dotted.rpartition(".")
+            found = own[section][key]
+            return value(LIKE[dotted]) if found is None and dotted in LIKE else found
+
+        values = {dotted: value(dotted) for dotted in self.space}
         return {dotted: value for dotted, value in values.items() if self.space[dotted].holds(value)}
 
     def not_at_the_start(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from limerank.tuning.winners import keep_only_the_best, write_winners
 
 LOCK, TRIALS = "tune.lock", "trials"
 FINGERPRINT = "data fingerprint"
+SHOWN_OF_A_REASON = 100
 QUIET = Progress(quiet=True)
 
 
@@ -172,7 +174,7 @@ def _news(trial: Trial, record: TuningRecord) -> str:
     elif trial.state == "pruned":
         outcome = f"pruned after epoch {trial.pruned_at}, {record.selected_on} NE {trial.values[-1]:.4f}"
     else:
-        outcome = f"failed: {trial.reason}"
+        outcome = f"failed: {textwrap.shorten(trial.reason or '', SHOWN_OF_A_REASON, placeholder=' ...')}"
     chosen = ", ".join(f"{key} {shown(value)}" for key, value in trial.parameters.items())
     return f"{trial.ranker} {trial.number} of {record.trials_per_ranker}: {outcome}; {chosen}; {trial.seconds:.1f} s"
 
