@@ -123,13 +123,16 @@ def test_a_dataset_that_grew_elsewhere_is_read(tmp_path: Path, capsys: pytest.Ca
     assert found["click"].auc == pytest.approx(expected["click"].auc, abs=1e-9)
 
 
-def test_datasets_that_are_encoded_alike_are_read_and_others_are_not(tmp_path: Path) -> None:
+def test_datasets_that_are_encoded_alike_are_read_and_others_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Hashed ids and the same hours: another log is read. Another vocabulary or task: an error that says which."""
     prepare(made_up_log(features=HASHED), tmp_path / "a")
     run = lr.train("ttsn", tmp_path / "a", out=tmp_path / "run", **SHORT)
     other = prepare(made_up_log(features=HASHED, seed=1), tmp_path / "b")
     assert other.fingerprint != run.record.data_fingerprint
-    found = run.evaluate(dataset=other, quiet=True)
+    found = run.evaluate(dataset=other)
+    assert "b is not what" in capsys.readouterr().err.replace("\n", "")
     assert found["click"].rows == len(predict(run.ranker(other), evaluation_loader(other, Part.TEST, 20)).rows)
     prepare(made_up_log(features=HASHED, tasks=(BUY, CLICK)), tmp_path / "tasks")
     prepare(made_up_log(), tmp_path / "features")

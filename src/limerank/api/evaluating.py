@@ -1,9 +1,8 @@
-"""A run measured on a dataset, its own or another that it can read, alone or against another run."""
+"""What a run needs to be measured: a dataset that it can read, its own or another, and a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, TypedDict
 
 import torch
@@ -11,12 +10,10 @@ import torch
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UnavailableError, UsageError
 from limerank.evaluation.compatible import check_compatible, descends_from
-from limerank.evaluation.evaluation import Evaluation
-from limerank.evaluation.part import NamedRanker, evaluate_part
-from limerank.evaluation.scores import check_scores_path
+from limerank.evaluation.part import NamedRanker
 from limerank.files import AnyPath
 from limerank.progress import Progress
-from limerank.splits import Part, part_named
+from limerank.splits import Part
 from limerank.training.run import FinishedRun
 
 PartName = Part | Literal["train", "validation", "test"]
@@ -34,57 +31,23 @@ class EvaluateKeywords(TypedDict, total=False):
     quiet: bool
 
 
-def evaluate_run(
-    run: FinishedRun,
-    part: PartName = "test",
-    *,
-    dataset: StoredDataset | AnyPath | None = None,
-    by: Sequence[str] = (),
-    against: FinishedRun | AnyPath | None = None,
-    intervals: bool = False,
-    scores: AnyPath | None = None,
-    device: str | None = None,
-    quiet: bool = False,
-) -> Evaluation:
-    """Score a part once and measure it in every way that is asked for; see `Run.evaluate`."""
-    progress, chosen = Progress(quiet=quiet), part_named(part)
-    where = None if device is None else _device(device)
-    out = None if scores is None else Path(scores)
-    if out is not None:
-        check_scores_path(out)
-    other = against if against is None or isinstance(against, FinishedRun) else FinishedRun.open(against)
-    measured = run.dataset() if dataset is None else _opened(dataset)
-    for one in (run, other):
-        if one is not None:
-            _check_reads(one, measured)
-    if descends_from(measured, run.record.data_fingerprint) and (note := run.growth_note(measured)):
-        progress.say(f"note: {note}")
-    return evaluate_part(
-        _named(run, measured),
-        measured,
-        chosen,
-        progress,
-        by=by,
-        against=None if other is None else _named(other, measured),
-        intervals=intervals,
-        scores=out,
-        device=where,
-    )
-
-
-def _opened(dataset: StoredDataset | AnyPath) -> StoredDataset:
+def opened(dataset: StoredDataset | AnyPath) -> StoredDataset:
+    """A dataset; one that is not open yet is verified."""
     return dataset if isinstance(dataset, StoredDataset) else StoredDataset.open(dataset, check_hashes=True)
 
 
-def _named(run: FinishedRun, dataset: StoredDataset) -> NamedRanker:
+def named_ranker(run: FinishedRun, dataset: StoredDataset, progress: Progress) -> NamedRanker:
+    """The ranker of a run, to be measured on a dataset that it can read; says what to know of that dataset."""
+    if note := reading_note(run, dataset):
+        progress.say(f"note: {note}")
     return NamedRanker(str(run.path), run.ranker(dataset), run.config.train.max_history)
 
 
-def _check_reads(run: FinishedRun, dataset: StoredDataset) -> None:
-    """Raise unless the indices of a dataset are those that a run was trained with."""
+def reading_note(run: FinishedRun, dataset: StoredDataset) -> str:
+    """Raise unless the indices of a dataset are those that a run was trained with; what to know of it, if anything."""
     trained_with = run.record.data_fingerprint
     if descends_from(dataset, trained_with):
-        return
+        return run.growth_note(dataset)
     own = run.config.dataset
     try:
         trained_on = StoredDataset.open(own)
@@ -99,9 +62,11 @@ def _check_reads(run: FinishedRun, dataset: StoredDataset) -> None:
             "trained on; bring that back, or train anew"
         )
     check_compatible(dataset, trained_on, str(run.path))
+    return f"{dataset.path} is not what {run.path} was trained on; rows that it learned from may be in any part of it"
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
+    """A device that is there."""
     try:
         device = torch.device(name)
     except RuntimeError:

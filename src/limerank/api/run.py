@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from limerank.api.dataset import Dataset
-from limerank.api.evaluating import PartName, evaluate_run
+from limerank.api.evaluating import PartName, device_named, named_ranker, opened
 from limerank.api.prediction import RowScorer, Scored
 from limerank.data.raw.log import EventFile
 from limerank.data.sources.given import Table, open_tables, read_one
@@ -17,13 +17,15 @@ from limerank.data.sources.table.write import check_target, write_blocks
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import if_interrupted
 from limerank.evaluation.evaluation import Evaluation
+from limerank.evaluation.part import evaluate_part
+from limerank.evaluation.scores import check_scores_path
 from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.serve.bundle import Bundle
 from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
-from limerank.splits import Part
+from limerank.splits import Part, part_named
 from limerank.tables import number_text
 from limerank.training.records.curves import read_curves
 from limerank.training.run import EPOCHS, FinishedRun
@@ -91,16 +93,23 @@ class Run(FinishedRun):
         compared on the same rows, with intervals of the differences; `intervals` are those of this run's metrics. With
         `scores`, a Parquet file of every candidate's scores is written.
         """
-        return evaluate_run(
-            self,
-            part,
-            dataset=dataset,
+        progress, chosen = Progress(quiet=quiet), part_named(part)
+        where = None if device is None else device_named(device)
+        out = None if scores is None else Path(scores)
+        if out is not None:
+            check_scores_path(out)
+        other = FinishedRun.open(against) if isinstance(against, str | os.PathLike) else against
+        measured = self.dataset() if dataset is None else opened(dataset)
+        return evaluate_part(
+            named_ranker(self, measured, progress),
+            measured,
+            chosen,
+            progress,
             by=by,
-            against=against,
+            against=None if other is None else named_ranker(other, measured, progress),
             intervals=intervals,
-            scores=scores,
-            device=device,
-            quiet=quiet,
+            scores=out,
+            device=where,
         )
 
     def predict(

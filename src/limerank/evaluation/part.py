@@ -17,7 +17,7 @@ from limerank.evaluation.evaluate import Predictions, evaluation_loader, measure
 from limerank.evaluation.evaluation import Evaluation, SegmentMetrics
 from limerank.evaluation.floor import counting_floor
 from limerank.evaluation.scores import write_scores
-from limerank.evaluation.segments import Segmentation, segmentation
+from limerank.evaluation.segments import Segmentation, check_segments, segmentation
 from limerank.metrics import Interval, bootstrap_intervals, calibration_bins
 from limerank.models import Ranker
 from limerank.progress import Progress
@@ -46,6 +46,7 @@ def evaluate_part(
     device: torch.device | None = None,
 ) -> Evaluation:
     """Score every candidate of a part and measure it: all rows, segments `by` a column, differences to another."""
+    check_segments(by, dataset)
     loader = evaluation_loader(dataset, part, 1)
     if not len(loader):
         selected = part is Part.VALIDATION and dataset.schema.split.select_on_test

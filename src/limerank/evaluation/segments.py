@@ -5,7 +5,7 @@ Every row is in exactly one segment of each kind, so the segments of a kind add 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from limerank.evaluation.evaluate import CandidateRows, candidates_of
 from limerank.schema import Kind, Role
 from limerank.splits import Part
 
+KINDS = ("history", "new_users", "new_items")
 HISTORY_FROM = (0, 1, 10, 50, 200, 1000)
 """The first length of each bucket."""
 MOST_VALUES = 10
@@ -47,21 +48,28 @@ class Segmentation:
 
 def segmentation(by: str, dataset: StoredDataset, scored: CandidateRows) -> Segmentation:
     """Rows by `history`, `new_users`, `new_items` or a column of users, items or requests."""
-    kinds: dict[str, Callable[[StoredDataset, CandidateRows], Segmentation]] = {
-        "history": _by_history,
-        "new_users": _by_new_users,
-        "new_items": _by_new_items,
-    }
+    kinds = dict(zip(KINDS, (_by_history, _by_new_users, _by_new_items), strict=True))
     if by in kinds:
         return kinds[by](dataset, scored)
+    return _by_column(dataset, scored, *_column(by, dataset))
+
+
+def check_segments(names: Iterable[str], dataset: StoredDataset) -> None:
+    """Raise when rows cannot be divided so; before they are scored."""
+    for by in names:
+        if by not in KINDS:
+            _column(by, dataset)
+
+
+def _column(by: str, dataset: StoredDataset) -> tuple[Role, Encoder]:
     roles = {encoder.name: (role, encoder) for role in Role for encoder in dataset.encoders.of(role)}
     if by not in roles:
         usable = [name for name, (role, encoder) in roles.items() if not _unusable(role, encoder)]
-        raise UsageError(f"--by {by}: no such segments{did_you_mean(by, [*kinds, *usable])}")
+        raise UsageError(f"--by {by}: no such segments{did_you_mean(by, [*KINDS, *usable])}")
     role, encoder = roles[by]
     if problem := _unusable(role, encoder):
         raise UsageError(f"--by {by}: {problem}; choose another column")
-    return _by_column(dataset, scored, role, encoder)
+    return role, encoder
 
 
 def _by_history(dataset: StoredDataset, scored: CandidateRows) -> Segmentation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from limerank.metrics.labels import Labels, present
+from limerank.metrics.labels import Labels, labeled
 from limerank.metrics.runs import Scores, TieRuns, tie_runs
 
 BINS = 20
@@ -31,8 +31,7 @@ class Bin:
 
 def calibration_bins(labels: Labels, probability: Scores, bins: int = BINS) -> list[Bin]:
     """From the lowest predictions to the highest; rows without a label are left out."""
-    there = present(labels)
-    return bins_of_runs(tie_runs(labels[there], probability[there]), bins)
+    return bins_of_runs(tie_runs(*labeled(labels, probability)), bins)
 
 
 def bins_of_runs(runs: TieRuns, bins: int) -> list[Bin]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.metrics.labels import Labels, positive, present
+from limerank.metrics.labels import Labels, labeled, positive
 from limerank.metrics.runs import Floats, Scores
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -41,8 +41,7 @@ class Sums:
 
     def add(self, labels: Labels, probability: Scores) -> None:
         """One more block."""
-        there = present(labels)
-        y, p = labels[there], probability[there]
+        y, p = labeled(labels, probability)
         self.rows += len(y)
         self.positives += int(positive(y).sum())
         self.missing += len(labels) - len(y)

@@ -22,6 +22,14 @@ def present(labels: Labels) -> Bools:
     return np.asarray(labels != MISSING)
 
 
+def labeled(labels: Labels, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Labels and columns of the rows that have a label; the same ones where all have."""
+    there = present(labels)
+    if there.all():
+        return labels, *columns
+    return labels[there], *(column[there] for column in columns)
+
+
 def positive(labels: NDArray[Any]) -> Bools:
     """Where the label is one; for rows that have a label."""
     return np.asarray(labels > 0)

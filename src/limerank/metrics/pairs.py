@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.metrics.labels import Labels, present
+from limerank.metrics.labels import Labels, labeled
 from limerank.metrics.runs import Floats, Ints, Scores, TieRuns, tie_runs
 
 Weighting = Literal["rows", "positives", "equal", "pairs"]
@@ -71,14 +71,18 @@ def group_pairs(runs: TieRuns) -> GroupPairs:
         empty = runs.group
         return GroupPairs(empty, empty, empty, empty)
     negatives = runs.size - runs.positives
-    up_to = np.cumsum(negatives)
-    before_group = np.concatenate([[0], up_to])[runs.first_run[:-1]]
-    lower = up_to - negatives - np.repeat(before_group, np.diff(runs.first_run))
-    wins = runs.positives * (2 * lower + negatives)
+    lower = np.cumsum(negatives)
+    lower -= negatives
+    before_group = lower[runs.first_run[:-1]]
+    lower *= 2
+    lower += negatives
+    wins = lower  # of each positive, doubled, over all groups so far
+    wins -= np.repeat(2 * before_group, np.diff(runs.first_run))
+    wins *= runs.positives
     first = runs.first_run[:-1]
     return GroupPairs(
         runs.group,
-        np.add.reduceat(runs.positives, first),
+        np.add.reduceat(runs.positives, first, dtype=np.int64),
         np.add.reduceat(negatives, first),
         np.add.reduceat(wins, first),
     )
@@ -86,16 +90,14 @@ def group_pairs(runs: TieRuns) -> GroupPairs:
 
 def auc(labels: Labels, scores: Scores) -> float | None:
     """Area under the ROC curve (Mann-Whitney); rows without a label are left out."""
-    there = present(labels)
-    return group_pairs(tie_runs(labels[there], scores[there])).mean("equal")
+    return group_pairs(tie_runs(*labeled(labels, scores))).mean("equal")
 
 
 def grouped_auc(
     labels: Labels, scores: Scores, group: NDArray[np.integer], weighting: Weighting = "rows"
 ) -> float | None:
     """AUC per group, averaged; None when no group has both labels."""
-    there = present(labels)
-    return group_pairs(tie_runs(labels[there], scores[there], group[there])).mean(weighting)
+    return group_pairs(tie_runs(*labeled(labels, scores, group))).mean(weighting)
 
 
 def auc_of_counts(scores: Floats, positives: Floats, negatives: Floats) -> float | None:

@@ -7,6 +7,7 @@ does all of it. Counts are whole numbers: the result is exact and does not depen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,61 +26,9 @@ KEY_BITS = 64
 
 
 @dataclass(frozen=True)
-class TieRuns:
-    """Runs of rows of one group with the same score: groups ascending, scores ascending within each."""
+class _Meaning:
+    """What codes stand for: whole numbers from 0 on, in the order of the values and equal where these are."""
 
-    positives: Ints
-    """Of each run."""
-    size: Ints
-    """Rows of each run."""
-    score: Floats
-    """Of each run."""
-    first_run: Ints
-    """Of each group, and the number of runs at the end."""
-    group: Ints
-    """The groups."""
-
-
-def tie_runs(labels: Labels, scores: Scores, group: Integers | None = None) -> TieRuns:
-    """Sort rows that all have a label; without groups they are all of one."""
-    if not len(labels):
-        empty = np.zeros(0, dtype=np.int64)
-        return TieRuns(empty, empty, np.zeros(0), np.zeros(1, dtype=np.int64), empty)
-    score = _coded_scores(scores)
-    groups = None if group is None else _coded_groups(group)
-    if score.bits + 1 + (groups.bits if groups else 0) > KEY_BITS:
-        score = _ranked(scores)
-        if groups is not None and score.bits + 1 + groups.bits > KEY_BITS:
-            groups = _ranked(np.asarray(group))
-    key = score.code << np.uint64(1)
-    key |= positive(labels)
-    if groups is not None:
-        key |= groups.code << np.uint64(score.bits + 1)
-    key.sort()
-    return _runs(key, score, groups)
-
-
-def _runs(key: Keys, score: _Coded, groups: _Coded | None) -> TieRuns:
-    before = np.concatenate([[0], np.cumsum(key & np.uint64(1), dtype=np.int64)])
-    key >>= np.uint64(1)
-    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    end = np.append(start[1:], len(key))
-    distinct = key[start]
-    values = score.values(distinct & np.uint64((1 << score.bits) - 1)).astype(np.float64)
-    if groups is None:
-        first, group = np.array([0, len(start)]), np.zeros(1, dtype=np.int64)
-    else:
-        of_run = distinct >> np.uint64(score.bits)
-        new = np.flatnonzero(np.concatenate([[True], of_run[1:] != of_run[:-1]]))
-        first, group = np.append(new, len(start)), groups.values(of_run[new]).astype(np.int64)
-    return TieRuns(before[end] - before[start], end - start, values, first, group)
-
-
-@dataclass(frozen=True)
-class _Coded:
-    """Values as whole numbers from 0 on, in the same order and equal where the values are."""
-
-    code: Keys
     bits: int
     lowest: int = 0
     ranked: NDArray[np.generic] | None = None
@@ -96,7 +45,78 @@ class _Coded:
         return np.where(flipped & SIGN, flipped ^ SIGN, ~flipped).view(np.float32)
 
 
-def _coded_scores(scores: Scores) -> _Coded:
+@dataclass(frozen=True)
+class TieRuns:
+    """Runs of rows of one group with the same score: groups ascending, scores ascending within each."""
+
+    positives: Integers
+    """Of each run."""
+    size: Ints
+    """Rows of each run."""
+    first_run: Ints
+    """Of each group, and the number of runs at the end."""
+    group: Ints
+    """The groups."""
+    code: Keys
+    """Of the score of each run."""
+    meaning: _Meaning
+
+    @cached_property
+    def score(self) -> Floats:
+        """Of each run; turned back from its code only when somebody asks."""
+        return self.meaning.values(self.code).astype(np.float64)
+
+
+def tie_runs(labels: Labels, scores: Scores, group: Integers | None = None) -> TieRuns:
+    """Sort rows that all have a label; without groups they are all of one."""
+    if not len(labels):
+        empty = np.zeros(0, dtype=np.int64)
+        return TieRuns(empty, empty, np.zeros(1, dtype=np.int64), empty, empty.astype(np.uint64), _Meaning(0))
+    code, meaning = _coded_scores(scores)
+    groups = _Meaning(0)
+    if group is None:
+        key = code.astype(np.uint64)
+    else:
+        key, groups = _coded_groups(group)
+        if groups.bits + meaning.bits + 1 > KEY_BITS:
+            code, meaning = _ranked(scores)
+        if groups.bits + meaning.bits + 1 > KEY_BITS:
+            key, groups = _ranked(group)
+        key <<= np.uint64(meaning.bits)
+        key |= code
+    key <<= np.uint64(1)
+    key |= positive(labels)
+    key.sort()
+    return _runs(key, meaning, groups)
+
+
+def _runs(key: Keys, meaning: _Meaning, groups: _Meaning) -> TieRuns:
+    """From sorted keys, which are used up: new memory costs more here than all arithmetic, so little of it is made."""
+    label = np.empty(len(key), dtype=np.uint8)
+    np.bitwise_and(key, np.uint64(1), out=label, casting="unsafe")
+    before = np.zeros(len(key) + 1, dtype=np.int32 if len(key) < 1 << 31 else np.int64)
+    np.cumsum(label, dtype=before.dtype, out=before[1:])
+    key >>= np.uint64(1)
+    bounds = _bounds(key)
+    code = key[bounds[:-1]]
+    if groups.bits:
+        of_run = code >> np.uint64(meaning.bits)
+        code &= np.uint64((1 << meaning.bits) - 1)
+        first_run = _bounds(of_run)
+        group = groups.values(of_run[first_run[:-1]]).astype(np.int64)
+    else:
+        first_run, group = np.array([0, len(code)]), groups.values(np.zeros(1, dtype=np.uint64)).astype(np.int64)
+    return TieRuns(np.diff(before[bounds]), np.diff(bounds), first_run, group, code, meaning)
+
+
+def _bounds(sorted_values: Keys) -> Ints:
+    """The position of each value that is not the one before it, and the end."""
+    new = np.ones(len(sorted_values) + 1, dtype=bool)
+    np.not_equal(sorted_values[1:], sorted_values[:-1], out=new[1:-1])
+    return np.flatnonzero(new)
+
+
+def _coded_scores(scores: Scores) -> tuple[NDArray[np.unsignedinteger], _Meaning]:
     """The bits of 32-bit floats, turned so that they sort as the floats do; other floats that are not such, by rank."""
     unusable = int((~np.isfinite(scores)).sum())
     if unusable:
@@ -108,19 +128,21 @@ def _coded_scores(scores: Scores) -> _Coded:
     if scores.dtype != np.float32 and not np.array_equal(single, scores):
         return _ranked(scores)
     bits = single.view(np.uint32)
-    flipped = np.where(bits & SIGN, ~bits, bits | SIGN)
-    lowest, highest = int(flipped.min()), int(flipped.max())
-    return _Coded((flipped - np.uint32(lowest)).astype(np.uint64), (highest - lowest).bit_length(), lowest, None, True)
+    code = np.where(bits & SIGN, ~bits, bits | SIGN)
+    lowest, highest = int(code.min()), int(code.max())
+    code -= np.uint32(lowest)
+    return code, _Meaning((highest - lowest).bit_length(), lowest, is_float=True)
 
 
-def _coded_groups(group: Integers) -> _Coded:
+def _coded_groups(group: Integers) -> tuple[Keys, _Meaning]:
     lowest, highest = int(group.min()), int(group.max())
-    if highest >= 1 << 63:
+    if highest - lowest >= 1 << 62 or highest >= 1 << 63:
         return _ranked(group)
-    code = group.astype(np.int64) - lowest if highest - lowest < 1 << 62 else None
-    return _ranked(group) if code is None else _Coded(code.astype(np.uint64), (highest - lowest).bit_length(), lowest)
+    code = group.astype(np.int64)
+    code -= lowest
+    return code.view(np.uint64), _Meaning((highest - lowest).bit_length(), lowest)
 
 
-def _ranked(values: NDArray[np.generic]) -> _Coded:
+def _ranked(values: NDArray[np.generic]) -> tuple[Keys, _Meaning]:
     distinct, code = np.unique(values, return_inverse=True)
-    return _Coded(code.astype(np.uint64), (len(distinct) - 1).bit_length(), ranked=distinct)
+    return code.astype(np.uint64), _Meaning((len(distinct) - 1).bit_length(), ranked=distinct)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from limerank.errors import ArgumentError
 from limerank.metrics.calibration import BINS, Bin, bins_of_runs, calibration_error
 from limerank.metrics.entropy import Sums
-from limerank.metrics.labels import Labels, positive, present
+from limerank.metrics.labels import Labels, labeled, positive
 from limerank.metrics.pairs import group_pairs
 from limerank.metrics.runs import Integers, Scores, tie_runs
 from limerank.metrics.top import at_k_of_runs
@@ -36,12 +36,11 @@ class ScoredRows:
         """One more block; rows without a label are left out."""
         if self.label and (request is None) != (not self.request):
             raise ArgumentError("request: is given for some blocks and not for others; give it for all or for none")
-        there = present(labels)
-        self.label.append(positive(labels[there]))
-        self.score.append(scores[there])
-        self.user.append(_compact(user[there]))
-        if request is not None:
-            self.request.append(_compact(request[there]))
+        known, score, of_user, *of_request = labeled(labels, scores, user, *([] if request is None else [request]))
+        self.label.append(positive(known))
+        self.score.append(score)
+        self.user.append(_compact(of_user))
+        self.request += map(_compact, of_request)
 
     def merge(self, other: ScoredRows) -> None:
         """The rows of another."""
@@ -127,7 +126,7 @@ def measure(
 
 
 def _joined(blocks: list[NDArray[Item]], empty: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate(blocks) if blocks else np.zeros(0, dtype=empty)
+    return blocks[0] if len(blocks) == 1 else np.concatenate([np.zeros(0, dtype=empty), *blocks])
 
 
 def _compact(numbers: Integers) -> Integers:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from limerank.metrics.labels import Labels, present
+from limerank.metrics.labels import Labels, labeled
 from limerank.metrics.runs import Floats, Ints, Scores, TieRuns, tie_runs
 from limerank.metrics.values import CUTOFF
 
@@ -39,8 +39,7 @@ class AtK:
 
 def at_k(labels: Labels, scores: Scores, request: NDArray[np.integer], k: int = CUTOFF) -> AtK:
     """Of rows whose labels may be missing: these are left out as if they had not been candidates."""
-    there = present(labels)
-    return at_k_of_runs(tie_runs(labels[there], scores[there], request[there]), k)
+    return at_k_of_runs(tie_runs(*labeled(labels, scores, request)), k)
 
 
 def at_k_of_runs(runs: TieRuns, k: int) -> AtK:
