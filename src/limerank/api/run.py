@@ -25,6 +25,7 @@ from limerank.splits import Part, part_named
 from limerank.tables import number_text
 from limerank.training.evaluation import Evaluation, evaluate_part
 from limerank.training.records.curves import read_curves
+from limerank.training.records.page import write_report
 from limerank.training.run import EPOCHS, FinishedRun
 
 
@@ -130,6 +131,10 @@ class Run(FinishedRun):
         for note in notes:
             progress.say(f"note: {note}")
         return scorer, files
+
+    def report(self) -> Path:
+        """Write the run's `report.html` again: curves, metrics, configuration and times in one page; returns its path."""
+        return write_report(self.path)
 
     def export(
         self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False

@@ -20,7 +20,7 @@ from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.evaluate import candidates_of, evaluate, evaluation_loader, oracle
+from limerank.training.evaluate import evaluate, evaluation_loader, oracle
 from limerank.training.floor import counting_floor
 from limerank.training.news import UNFINISHED, epoch_line, selection_value, time_line
 from limerank.training.records.page import report_if_possible
@@ -80,7 +80,7 @@ def train(
             tested, best, floor = evaluate(ranker, test), oracle(test), counting_floor(test)
         with times.stage("saving"):
             run.save_weights(ranker, staging / run.WEIGHTS)
-        rows = len(candidates_of(loader, loader.requests)[0]) * epochs
+        rows = _candidate_rows(loader) * epochs
         record = run.RunRecord(
             model=ranker.name,
             parameters=run.count_parameters(ranker),
@@ -108,6 +108,12 @@ def train(
         files.write_json(staging / run.RECORD, record.model_dump())
     report_if_possible(out, progress)
     return run.FinishedRun.open(out)
+
+
+def _candidate_rows(loader: RequestLoader) -> int:
+    """How many rows an epoch trains on."""
+    start = loader.dataset.column("requests/start").astype("int64")
+    return int((start[loader.requests + 1] - start[loader.requests]).sum())
 
 
 def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
