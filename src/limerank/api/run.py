@@ -133,7 +133,7 @@ class Run(FinishedRun):
         return scorer, files
 
     def report(self) -> Path:
-        """Write the run's `report.html` again: curves, metrics, configuration and times in one page; returns its path."""
+        """Write the page of this run again, `report.html`: curves, metrics, configuration, times; returns its path."""
         return write_report(self.path)
 
     def export(
