@@ -133,6 +133,7 @@ def test_a_report_is_made_again(folder: Path, tmp_path: Path) -> None:
     page.unlink()
     assert answer("runs", "report", folder / "a")["report"] == str(page)
     assert page.read_text() == before
+    assert lr.Run.open(folder / "a").report() == page
     shutil.copytree(folder / "a", tmp_path / "moved")
     assert "wrote" in limerank("runs", "report", tmp_path / "moved").stdout
     assert "not there any more" in (tmp_path / "moved" / "report.html").read_text()

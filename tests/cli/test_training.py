@@ -241,6 +241,11 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
     ("work", "command", "said"),
     [
         ("limerank.serve.offline.compute_rows", ["export", "RUN", "--store", "store"], "nothing was activated, store"),
+        (
+            "limerank.api.prediction.RowScorer.score",
+            ["predict", "RUN", "--rows", "e.csv", "--out", "o.csv"],
+            "o.csv was not written",
+        ),
         ("limerank.data.draft.infer.infer", ["init", "--from", "log.csv"], "what was finished before is kept"),
         (
             "limerank.data.build.append.add",

@@ -28,7 +28,8 @@ QUIET = Progress(quiet=True)
 
 def test_a_run_folder_says_everything(runs: dict[str, Run], dataset: StoredDataset) -> None:
     run = runs["lime-mha"]
-    assert {p.name for p in run.path.iterdir()} == {"config.yaml", "run.json", "metrics.jsonl", "model.safetensors"}
+    written = {"config.yaml", "run.json", "metrics.jsonl", "model.safetensors", "report.html"}
+    assert {p.name for p in run.path.iterdir()} == written
     assert run.record.data_fingerprint == dataset.fingerprint
     assert run.record.seed == 1
     assert {"limerank", "torch", "python", "numpy", "polars"} <= set(run.record.versions)

@@ -28,6 +28,7 @@ from limerank.serve.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
 from limerank.training.records.curves import read_curves
+from limerank.training.records.page import write_report
 from limerank.training.run import EPOCHS, FinishedRun
 from limerank.training.trainer import resume
 
@@ -174,6 +175,10 @@ class Run(FinishedRun):
         for note in notes:
             progress.say(f"note: {note}")
         return scorer, files
+
+    def report(self) -> Path:
+        """Write the page of this run again, `report.html`: curves, metrics, configuration, times; returns its path."""
+        return write_report(self.path)
 
     def export(
         self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -87,7 +88,12 @@ def _to_standard_output(run: Run, rows: list[Path], items: Path | None, users: P
         for number, block in enumerate(scorer.score_files(files, bar)):
             if not number:
                 check_flat(block.schema, STREAM)
-            sys.stdout.write(block.write_csv(include_header=number == 0))
+            try:
+                sys.stdout.write(block.write_csv(include_header=number == 0))
+                sys.stdout.flush()
+            except BrokenPipeError:  # whoever reads has seen enough; Python must not try again when it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return
     if note := scorer.done.note():
         progress.say(f"note: {note}")
 

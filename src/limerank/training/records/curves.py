@@ -76,24 +76,23 @@ class Curves:
 
 def read_curves(path: Path) -> Curves:
     """The lines of a `metrics.jsonl`; none where there is no such file."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return Curves()
     steps: list[Step] = []
     windows: list[Window] = []
     epochs: list[Epoch] = []
     unreadable = 0
-    for line in filter(str.strip, text.splitlines()):
-        match read_line(line):
-            case Step() as step:
-                steps.append(step)
-            case Window() as window:
-                windows.append(window)
-            case Epoch() as epoch:
-                epochs.append(epoch)
-            case None:
-                unreadable += 1
+    if not path.is_file():
+        return Curves()
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in filter(str.strip, lines):
+            match read_line(line):
+                case Step() as step:
+                    steps.append(step)
+                case Window() as window:
+                    windows.append(window)
+                case Epoch() as epoch:
+                    epochs.append(epoch)
+                case None:
+                    unreadable += 1
     return Curves(tuple(steps), tuple(windows), tuple(epochs), unreadable)
 
 
