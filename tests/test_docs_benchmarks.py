@@ -41,8 +41,8 @@ def test_the_loader_and_the_tables() -> None:
             assert any(cells[1:4] == found for cells in lines(f"`{row['model']}`"))
     for row in TRAIN["tables"]:
         (cells,) = lines(f"{row['rows']:,} |")
-        found = f"{row['step_ms']['median']:.0f} ms, {row['times_smallest']:.2f}x"
-        assert cells[1 if row["updates"] == "sparse" else 2] == found
+        shown = f"{row['step_ms']['median']:.0f} ms, {row['times_smallest']:.2f}x"
+        assert cells[1 if row["updates"] == "sparse" else 2] == shown
 
 
 @pytest.mark.parametrize("part", ["training", "evaluation", "loader", "gauc"])

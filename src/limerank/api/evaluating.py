@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-import torch
-
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import DataError, UnavailableError, UsageError
+from limerank.errors import DataError
 from limerank.evaluation.compatible import check_compatible, descends_from
 from limerank.evaluation.part import NamedRanker
 from limerank.files import AnyPath
@@ -63,14 +61,3 @@ def reading_note(run: FinishedRun, dataset: StoredDataset) -> str:
         )
     check_compatible(dataset, trained_on, str(run.path))
     return f"{dataset.path} is not what {run.path} was trained on; rows that it learned from may be in any part of it"
-
-
-def device_named(name: str) -> torch.device:
-    """A device that is there."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device: no device '{name}'; use cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UnavailableError(f"device: {name} is not there: torch sees no GPU; leave it out, or use cpu")
-    return device

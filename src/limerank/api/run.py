@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from limerank.api.dataset import Dataset
-from limerank.api.evaluating import PartName, device_named, named_ranker, opened
+from limerank.api.evaluating import PartName, named_ranker, opened
 from limerank.api.prediction import RowScorer, Scored
 from limerank.data.raw.log import EventFile
 from limerank.data.sources.given import Table, open_tables, read_one
@@ -27,10 +27,12 @@ from limerank.serve.offline import RowType, export
 from limerank.serve.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
+from limerank.training.configuration import overridden_training
 from limerank.training.records.curves import read_curves
 from limerank.training.records.page import write_report
 from limerank.training.run import EPOCHS, FinishedRun
-from limerank.training.trainer import resume
+from limerank.training.steps.device import device_named
+from limerank.training.trainer import continue_run, resume
 
 
 class Run(FinishedRun):
@@ -54,6 +56,17 @@ class Run(FinishedRun):
         On a CPU and as many threads the result is, to the last bit, that of a training that was never stopped.
         """
         return cls.of(resume(Path(path), Progress(quiet=quiet)))
+
+    def continue_on_new_events(
+        self, out: AnyPath, *, overrides: Sequence[str] = (), overwrite: bool = False, quiet: bool = False
+    ) -> Run:
+        """A new run at `out` that starts from this one's weights and trains on what was appended to its dataset since.
+
+        Overrides change single keys of the training: `["train.epochs=1"]`. `record.continued` has what this run scores
+        on the new events, so that drift shows.
+        """
+        config = overridden_training(self.config, overrides)
+        return type(self).of(continue_run(self, config, Path(out), Progress(quiet=quiet), overwrite=overwrite))
 
     @property
     def metrics(self) -> dict[str, dict[str, Metrics]]:
@@ -95,11 +108,12 @@ class Run(FinishedRun):
         `scores`, a Parquet file of every candidate's scores is written.
         """
         progress, chosen = Progress(quiet=quiet), part_named(part)
-        where = None if device is None else device_named(device)
+        where = None if device is None else device_named(device, "device")
         out = None if scores is None else Path(scores)
         if out is not None:
             check_scores_path(out)
         other = FinishedRun.open(against) if isinstance(against, str | os.PathLike) else against
+        learned = [one.record.trained_until for one in (self, other) if one is not None]
         measured = self.dataset() if dataset is None else opened(dataset)
         return evaluate_part(
             named_ranker(self, measured, progress),
@@ -111,6 +125,7 @@ class Run(FinishedRun):
             intervals=intervals,
             scores=out,
             device=where,
+            later_than=max((until for until in learned if until is not None), default=None),
         )
 
     def predict(

@@ -48,6 +48,14 @@ def train(
         Path | None,
         typer.Option("--resume", metavar="RUN", help="Go on with a training that was stopped, exactly as it was."),
     ] = None,
+    continued: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue",
+            metavar="RUN",
+            help="Start from this run's weights, train on what was appended since, say what it gained.",
+        ),
+    ] = None,
     overwrite: OverwriteOption = False,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -56,13 +64,20 @@ def train(
     from limerank.api.run import Run
     from limerank.api.training import train_from
     from limerank.evaluation.floor import below_floor
-    from limerank.training.news import outcome
+    from limerank.training.news import drift, outcome
 
     use_threads(threads)
     if resume is not None:
-        if config or out or dataset or overrides or overwrite:
+        if config or out or dataset or overrides or overwrite or continued:
             raise UsageError("--resume: takes everything from the run; leave CONFIG and the other options out")
         run = Run.resume(resume, quiet=as_json)
+    elif continued is not None:
+        if config or dataset:
+            raise UsageError("--continue: takes ranker and dataset from the run; leave CONFIG and --dataset out")
+        if out is None:
+            raise UsageError(f"--out is missing: limerank train --continue {continued} --out NEW-RUN")
+        before = Run.open(continued)
+        run = before.continue_on_new_events(out, overrides=overrides or [], overwrite=overwrite, quiet=as_json)
     elif config is None or out is None:
         missing = "CONFIG" if config is None else "--out"
         raise UsageError(f"{missing} is missing: limerank train lime-mha --dataset DATASET --out RUN")
@@ -76,6 +91,8 @@ def train(
         return
     say(f"trained {record.model} ({record.parameters:,} parameters) in {record.train_seconds:.1f} s")
     _show(run.evaluation)
+    for line in drift(record):
+        say(line)
     say(ended)
     say(f"next: limerank export {run.path} --store stores/demo")
 

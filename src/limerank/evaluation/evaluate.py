@@ -60,8 +60,10 @@ def predict(
     return Predictions(scored.rows, scored.request, scored.user, np.concatenate([empty, *probabilities]))
 
 
-def evaluation_loader(dataset: StoredDataset, part: Part, max_history: int, with_times: bool = False) -> RequestLoader:
-    """The loader that evaluation uses: fixed order, every request once."""
+def evaluation_loader(
+    dataset: StoredDataset, part: Part | Ints, max_history: int, with_times: bool = False
+) -> RequestLoader:
+    """The loader that evaluation uses: fixed order, every request of a part, or of those named, once."""
     return RequestLoader(dataset, part, batch_requests=EVALUATION_BATCH, max_history=max_history, with_times=with_times)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.evaluation.comparison import Comparison, compare
-from limerank.evaluation.evaluate import Predictions, evaluation_loader, measured, oracle, predict
+from limerank.evaluation.evaluate import Ints, Predictions, evaluation_loader, measured, oracle, predict
 from limerank.evaluation.evaluation import Evaluation, SegmentMetrics
 from limerank.evaluation.floor import counting_floor
 from limerank.evaluation.scores import write_scores
@@ -44,15 +44,23 @@ def evaluate_part(
     intervals: bool = False,
     scores: Path | None = None,
     device: torch.device | None = None,
+    later_than: int | None = None,
 ) -> Evaluation:
-    """Score every candidate of a part and measure it: all rows, segments `by` a column, differences to another."""
+    """Score every candidate of a part and measure it: all rows, segments `by` a column, differences to another.
+
+    Of the test part only requests `later_than` a time are measured: what a run that went on has learned from is not.
+    """
     check_segments(by, dataset)
-    loader = evaluation_loader(dataset, part, 1)
+    requests = dataset.requests_in(part)
+    if later_than is not None and part is Part.TEST:
+        time = dataset.column("events/time")[dataset.column("requests/start")[requests]]
+        requests = requests[time > later_than]
+    loader = evaluation_loader(dataset, requests, 1)
     if not len(loader):
         selected = part is Part.VALIDATION and dataset.schema.split.select_on_test
         why = "it selects on the test part" if selected else "no request of the dataset is in it"
         raise DataError(f"{dataset.path}: has no {part.value} part ({why}); evaluate on another")
-    found = _predict(own, dataset, part, progress, device)
+    found = _predict(own, dataset, requests, progress, device)
     segmentations = [segmentation(one, dataset, found) for one in dict.fromkeys(by)]
     if scores is not None:
         write_scores(scores, dataset, found)
@@ -67,16 +75,16 @@ def evaluate_part(
             task.name: calibration_bins(_labels(dataset, task.name, found), found.probability[:, number])
             for number, task in enumerate(dataset.schema.tasks)
         },
-        comparison=_compared(own, against, dataset, part, progress, found, segmentations, device),
+        comparison=_compared(own, against, dataset, requests, progress, found, segmentations, device),
     )
 
 
 def _predict(
-    one: NamedRanker, dataset: StoredDataset, part: Part, progress: Progress, device: torch.device | None
+    one: NamedRanker, dataset: StoredDataset, requests: Ints, progress: Progress, device: torch.device | None
 ) -> Predictions:
     """In the order of the dataset: batches are made by length of history, which two rankers may read differently."""
     ranker = one.ranker if device is None else one.ranker.to(device)
-    loader = evaluation_loader(dataset, part, one.max_history, ranker.needs_times)
+    loader = evaluation_loader(dataset, requests, one.max_history, ranker.needs_times)
     with progress.bar(f"evaluating {one.name}", len(loader)) as bar:
         return predict(ranker, loader, bar, device).in_stored_order()
 
@@ -106,7 +114,7 @@ def _compared(
     own: NamedRanker,
     against: NamedRanker | None,
     dataset: StoredDataset,
-    part: Part,
+    requests: Ints,
     progress: Progress,
     found: Predictions,
     segmentations: Sequence[Segmentation],
@@ -114,7 +122,7 @@ def _compared(
 ) -> Comparison | None:
     if against is None:
         return None
-    other = _predict(against, dataset, part, progress, device)
+    other = _predict(against, dataset, requests, progress, device)
     return compare((own.name, against.name), dataset, found, other, segmentations)
 
 

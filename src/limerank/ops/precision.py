@@ -9,6 +9,7 @@ import torch
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Inside, matrix products keep the dtype of their inputs, whatever the caller's autocast says."""
-    if not torch.is_autocast_enabled(device.type):
+    available = torch.amp.is_autocast_available(device.type)
+    if not available or not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)

@@ -46,6 +46,8 @@ def selective_scan(
     """
     if torch.compiler.is_compiling():
         return _side_by_side(delta, inputs, decay, write, read)
+    inputs, write = inputs.to(delta.dtype), write.to(delta.dtype)  # half precision reaches some of them only
+    read, decay = None if read is None else read.to(delta.dtype), decay.to(delta.dtype)
     if delta.shape[1] == 0:
         return (None if read is None else delta), delta.new_zeros(delta.shape[0], *decay.shape)
     by_time = [one.transpose(0, 1).contiguous() for one in (delta, inputs, write)]

@@ -51,6 +51,17 @@ def configured(
     return config.model_copy(update={"dataset": joined(folder, config.dataset)})
 
 
+def overridden_training(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The configuration of a run that goes on from another: how it trains may change, what it is may not."""
+    for override in overrides:
+        key = parse_override(override)[0]
+        if not (key == "seed" or key.startswith("train.")):
+            raise UsageError(
+                f"--set {override}: a run that goes on keeps its ranker and dataset; change train.* or seed"
+            )
+    return configured(config.model_dump(mode="json", exclude={"preset"}), Path(), "the run's configuration", overrides)
+
+
 def named_values(name: str) -> dict[str, Any] | None:
     """The configuration that the name of a ranker or preset stands for, without a dataset."""
     if name in PRESETS:

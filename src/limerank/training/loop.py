@@ -151,6 +151,8 @@ class TrainingLoop:
         for batch in self.loader:
             with self.interrupts.held():
                 self._learn(batch)
+        if self.state.logged_rows:
+            self._log_steps()
         self.state.passes, self.state.batches = self.loader.position.passes, 0
 
     def _learn(self, batch: RequestBatch) -> None:
@@ -161,7 +163,7 @@ class TrainingLoop:
         try:
             loss = self.step(batch, learning_rate_factor(state.step, self.steps, self.config))
         except NotFiniteError as broken:
-            raise diverged(self.loader, state.batches, state.step + 1, str(broken), self.folder, self._kept()) from None
+            raise self._diverged(state.batches, state.step + 1, str(broken)) from None
         state.step += 1
         state.batches = self.loader.position.batches
         state.rows += rows
@@ -259,10 +261,13 @@ class TrainingLoop:
 
     def _check_finite(self) -> None:
         if not self.step.is_finite():
-            raise DataError(
-                f"step {self.state.step:,}: some weights are not numbers any more; lower train.learning_rate or set "
-                f"train.clip_norm; {self._kept()}"
-            )
+            batches = self.state.batches or len(self.loader)
+            raise self._diverged(batches - 1, self.state.step, "some weights are not finite after it")
+
+    def _diverged(self, batch: int, step: int, reason: str) -> DataError:
+        """The error to raise, with the batch kept; `batch` counts in the pass that the last step belonged to."""
+        self.loader.position = Position(self.state.epochs, batch)
+        return diverged(self.loader, batch, step, reason, self.folder, self._kept())
 
     def _kept(self) -> str:
         if not self.saved_step:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from limerank.config import TrainConfig
 from limerank.metrics import Metrics
 from limerank.splits import Part
+from limerank.tables import number_text
 from limerank.training.run import RunRecord
 
 
@@ -55,6 +56,21 @@ def outcome(record: RunRecord, config: TrainConfig) -> str:
         return best
     waited, name = record.epochs - record.best_epoch, selection_name(record.validation)
     return f"stopped early: no better {record.selected_on} {name} for {waited} epoch{'s' * (waited > 1)}; {best}"
+
+
+def drift(record: RunRecord) -> list[str]:
+    """What a run that went on from another gained on the newest requests, and what that one scored on all new ones."""
+    if record.continued is None:
+        return []
+    told = []
+    for task, after in record.test.items():
+        before, whole = record.continued.before_on_test[task], record.continued.before_on_all[task]
+        told.append(
+            f"{task} on the newest {record.continued.requests['test']:,} requests: NE {number_text(before.ne)} -> "
+            f"{number_text(after.ne)}, AUC {number_text(before.auc)} -> {number_text(after.auc)}; "
+            f"{record.continued.run} on all new requests: NE {number_text(whole.ne)}, AUC {number_text(whole.auc)}"
+        )
+    return told
 
 
 def selection_name(metrics: Mapping[str, Metrics]) -> str:

@@ -33,6 +33,25 @@ UNFINISHED_ENDING = ".unfinished"
 FIX = "train the run again"
 
 
+class Continued(BaseModel):
+    """What a run went on from, and what that scored on the new events before anything was learned from them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str
+    """The name of the folder of the run before."""
+    since: str
+    """The fingerprint that the data had then."""
+    trained_until: int
+    """The time of the last request that trained or selected; nothing up to it measures this run."""
+    requests: dict[str, int]
+    """How many new requests train, select and measure."""
+    before_on_all: dict[str, Metrics]
+    """The run before on all new requests: predicted, then trained on."""
+    before_on_test: dict[str, Metrics]
+    """The run before on the requests that measure this one: `test` against this is the gain."""
+
+
 class RunRecord(BaseModel):
     """The summary of a finished run."""
 
@@ -69,6 +88,12 @@ class RunRecord(BaseModel):
     device: str | None = None
     deterministic: bool | None = None
     """Whether torch was told to use deterministic algorithms only."""
+    continued: Continued | None = None
+
+    @property
+    def trained_until(self) -> int | None:
+        """The time up to which requests of any part may have been learned from; None if the parts tell."""
+        return None if self.continued is None else self.continued.trained_until
 
 
 @dataclass(frozen=True)

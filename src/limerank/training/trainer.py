@@ -11,15 +11,17 @@ from limerank.config import RunConfig, load_run_config
 from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.new_day import Ints, new_day
 from limerank.errors import DataError
 from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
 from limerank.evaluation.floor import counting_floor
+from limerank.metrics import Metrics
 from limerank.models import build_ranker, complete_model
 from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.checkpoint import Header, read_header
+from limerank.training.checkpoint import Header, TrainingState, read_header
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
@@ -27,6 +29,10 @@ from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
 from limerank.training.steps.step import TrainingStep
 from limerank.training.unfinished import begun, is_done, publish, reopened
+from limerank.typed import validate
+
+CONTINUED = "continued.json"
+"""What a training that goes on from another run needs to be resumed, beside its checkpoint."""
 
 
 def train(
@@ -46,12 +52,13 @@ def train(
     it. A training that is interrupted or killed can be resumed from its last checkpoint.
     """
     config = config.model_copy(update={"model": complete_model(config.model, where)})
+    device = device_of(config.train)
     with begun(out, overwrite=overwrite) as folder:
         run.write_config(folder, config, final=out)
-        return _train(config, folder, out, progress, where=where, watch=watch, test=test)
+        return _Training(config, folder, out, progress, device, where).finish(watch=watch, test=test)
 
 
-def resume(out: Path, progress: Progress, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
+def resume(out: Path, progress: Progress) -> run.FinishedRun:
     """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
     with reopened(out) as folder:
         if is_done(folder):
@@ -59,113 +66,193 @@ def resume(out: Path, progress: Progress, *, watch: Watch | None = None, test: b
             return run.FinishedRun.open(out)
         where = folder / run.CONFIG
         config = load_run_config(where)
-        fingerprint = StoredDataset.open(config.dataset).fingerprint
-        header = read_header(folder, config, fingerprint)
+        device = device_of(config.train)
+        header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
         progress.say(f"going on with {out} at step {header.state.step:,}")
-        return _train(config, folder, out, progress, where=str(where), watch=watch, test=test, header=header)
+        training = _Training(config, folder, out, progress, device, str(where), header)
+        if (folder / CONTINUED).is_file():
+            values = files.read_json(folder / CONTINUED, DataError, run.FIX)
+            training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
+        return training.finish()
 
 
-def _train(
-    config: RunConfig,
-    folder: Path,
-    out: Path,
-    progress: Progress,
-    *,
-    where: str,
-    watch: Watch | None,
-    test: bool,
-    header: Header | None = None,
+def continue_run(
+    before: run.FinishedRun, config: RunConfig, out: Path, progress: Progress, *, overwrite: bool = False
 ) -> run.FinishedRun:
-    warn_if_spinning()
-    times = StageTimes(header.state.stage_seconds if header else None)
-    training = config.train
-    device = device_of(training)
-    with times.stage("loading"):
-        dataset = StoredDataset.open(config.dataset, check_hashes=True)
-        _check_labels(dataset, progress)
-    torch.manual_seed(config.seed)
-    with times.stage("building"):
-        tasks = tuple(task.name for task in dataset.schema.tasks)
-        ranker = build_ranker(config.model, dataset.encoders.space(), len(tasks), where)
-        step = TrainingStep(ranker, training, tasks, device)
-    loader = RequestLoader(
-        dataset,
-        Part.TRAIN,
-        batch_requests=training.batch_requests,
-        max_history=training.max_history,
-        seed=config.seed,
-        order=training.order,
-        prefetch=training.prefetch,
-        with_times=ranker.needs_times,
-    )
-    selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
-    if selecting is Part.TEST:
-        progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
-    validation = evaluation_loader(dataset, selecting, training.max_history, ranker.needs_times)
-    testing = evaluation_loader(dataset, Part.TEST, training.max_history, ranker.needs_times) if test else None
-    _check_parts(dataset, {Part.TRAIN: loader, selecting: validation, Part.TEST: testing})
-    passes = training.passes
-    progress.say(
-        f"training {ranker.name} ({run.count_parameters(ranker):,} parameters): {len(loader.requests):,} requests, "
-        f"{len(loader):,} steps an epoch, at most {passes} epoch{'s' * (passes > 1)}"
-    )
-    loop = TrainingLoop(
-        config,
-        step,
-        loader,
-        validation,
-        selecting=selecting,
-        folder=folder,
-        out=out,
-        progress=progress,
-        times=times,
-        watch=watch,
-    )
-    if header is None:
-        loop.state.started = utc_now()
-    else:
-        loop.restore(header)
-    loop.run()
-    with times.stage("testing"):
-        tested = {} if testing is None else evaluate(ranker, testing, device=device)
-        counted = {} if testing is None else counting_floor(testing)
-        true = {} if testing is None else oracle(testing)
-    with times.stage("saving"):
-        run.save_weights(ranker, folder / run.WEIGHTS)
-    state, seconds = loop.state, times.seconds
-    record = run.RunRecord(
-        model=ranker.name,
-        parameters=run.count_parameters(ranker),
-        seed=config.seed,
-        data_fingerprint=dataset.fingerprint,
-        versions=run.versions(),
-        machine=run.machine(),
-        selected_on=selecting.value,
-        epochs=state.epochs,
-        best_epoch=state.best_epoch,
-        train_seconds=round(seconds["training"] + seconds["validating"], 3),
-        validation=state.best_metrics,
-        test=tested,
-        oracle=true,
-        floor=counted,
-        started=state.started,
-        finished=utc_now(),
-        revision=revision(),
-        steps=state.step,
-        stage_seconds=seconds,
-        rows_per_second=round(state.rows / max(seconds["training"], 1e-3), 1),
-        device=str(device),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-    )
-    files.write_json(folder / run.RECORD, record.model_dump())
-    report_if_possible(folder, progress)
-    publish(folder, out)
-    return run.FinishedRun.open(out)
+    """Train on what was appended to the dataset of a run since, starting from its weights, and measure the drift.
+
+    New requests are cut by time: the first train, later ones select, the last measure both runs (`new_day`).
+    """
+    device = device_of(config.train)
+    with begun(out, overwrite=overwrite) as folder:
+        training = _Training(config, folder, out, progress, device, str(before.path / run.CONFIG))
+        run.write_config(folder, config, final=out)
+        day = new_day(training.dataset, before.record.data_fingerprint)
+        progress.say(day.text)
+        run.load_weights(training.ranker, before.path / run.WEIGHTS)
+        on_all, on_test = (training.evaluate(requests) for requests in (day.requests, day.test_requests))
+        continued = run.Continued(
+            run=before.path.absolute().name,
+            since=before.record.data_fingerprint,
+            trained_until=day.trained_until,
+            requests={
+                "train": len(day.train_requests),
+                "validation": len(day.validation_requests),
+                "test": len(day.test_requests),
+            },
+            before_on_all=on_all,
+            before_on_test=on_test,
+        )
+        files.write_json(folder / CONTINUED, continued.model_dump())
+        training.continue_from(continued)
+        return training.finish()
+
+
+class _Training:
+    """Everything one training needs, opened: dataset, ranker and step, and which requests it uses for what."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        out: Path,
+        progress: Progress,
+        device: torch.device,
+        where: str,
+        header: Header | None = None,
+    ) -> None:
+        warn_if_spinning()
+        self.config, self.folder, self.out, self.progress = config, folder, out, progress
+        self.device = device
+        self.header = header
+        self.times = StageTimes(header.state.stage_seconds if header else None)
+        with self.times.stage("loading"):
+            self.dataset = StoredDataset.open(config.dataset, check_hashes=True)
+            _check_labels(self.dataset, progress)
+        torch.manual_seed(config.seed)
+        with self.times.stage("building"):
+            tasks = tuple(task.name for task in self.dataset.schema.tasks)
+            self.ranker = build_ranker(config.model, self.dataset.encoders.space(), len(tasks), where)
+            self.step = TrainingStep(self.ranker, config.train, tasks, device)
+        self.selecting = Part.TEST if self.dataset.schema.split.select_on_test else Part.VALIDATION
+        self.requests = {part: self.dataset.requests_in(part) for part in (Part.TRAIN, self.selecting, Part.TEST)}
+        self.continued: run.Continued | None = None
+
+    def continue_from(self, continued: run.Continued) -> None:
+        """Use the requests of the new day for what they are for."""
+        day = new_day(self.dataset, continued.since)
+        self.selecting = Part.VALIDATION
+        self.requests = {
+            Part.TRAIN: day.train_requests,
+            Part.VALIDATION: day.validation_requests,
+            Part.TEST: day.test_requests,
+        }
+        self.continued = continued
+
+    def loader(self, requests: Ints) -> RequestLoader:
+        """What evaluation reads."""
+        return evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
+
+    def evaluate(self, requests: Ints) -> dict[str, Metrics]:
+        """Metrics of the ranker as it is."""
+        return evaluate(self.ranker, self.loader(requests), device=self.device)
+
+    def finish(self, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
+        """Train to the end, measure, and make the folder the run."""
+        loop = self._loop(watch)
+        loop.run()
+        testing = self.loader(self.requests[Part.TEST]) if test else None
+        with self.times.stage("testing"):
+            tested = {} if testing is None else evaluate(self.ranker, testing, device=self.device)
+            counted = {} if testing is None else counting_floor(testing)
+            true = {} if testing is None else oracle(testing)
+        with self.times.stage("saving"):
+            run.save_weights(self.ranker, self.folder / run.WEIGHTS)
+        record = self._record(loop.state, tested, counted, true)
+        files.write_json(self.folder / run.RECORD, record.model_dump())
+        (self.folder / CONTINUED).unlink(missing_ok=True)
+        if test:  # trials of a search are many, and nobody looks at their pages
+            report_if_possible(self.folder, self.progress)
+        publish(self.folder, self.out)
+        return run.FinishedRun.open(self.out)
+
+    def _loop(self, watch: Watch | None) -> TrainingLoop:
+        training, progress, requests = self.config.train, self.progress, self.requests
+        loader = RequestLoader(
+            self.dataset,
+            requests[Part.TRAIN],
+            batch_requests=training.batch_requests,
+            max_history=training.max_history,
+            seed=self.config.seed,
+            order=training.order,
+            prefetch=training.prefetch,
+            with_times=self.ranker.needs_times,
+        )
+        if self.selecting is Part.TEST:
+            progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
+        passes = training.passes
+        progress.say(
+            f"training {self.ranker.name} ({run.count_parameters(self.ranker):,} parameters): "
+            f"{len(loader.requests):,} requests, {len(loader):,} steps an epoch, at most {passes} epoch"
+            f"{'s' * (passes > 1)}"
+        )
+        loop = TrainingLoop(
+            self.config,
+            self.step,
+            loader,
+            self.loader(requests[self.selecting]),
+            selecting=self.selecting,
+            folder=self.folder,
+            out=self.out,
+            progress=progress,
+            times=self.times,
+            watch=watch,
+        )
+        if self.header is None:
+            loop.state.started = utc_now()
+        else:
+            loop.restore(self.header)
+        return loop
+
+    def _record(
+        self,
+        state: TrainingState,
+        tested: dict[str, Metrics],
+        counted: dict[str, Metrics],
+        true: dict[str, Metrics],
+    ) -> run.RunRecord:
+        seconds = self.times.seconds
+        return run.RunRecord(
+            model=self.ranker.name,
+            parameters=run.count_parameters(self.ranker),
+            seed=self.config.seed,
+            data_fingerprint=self.dataset.fingerprint,
+            versions=run.versions(),
+            machine=run.machine(),
+            selected_on=self.selecting.value,
+            epochs=state.epochs,
+            best_epoch=state.best_epoch,
+            train_seconds=round(seconds["training"] + seconds["validating"], 3),
+            validation=state.best_metrics,
+            test=tested,
+            oracle=true,
+            floor=counted,
+            started=state.started,
+            finished=utc_now(),
+            revision=revision(),
+            steps=state.step,
+            stage_seconds=seconds,
+            rows_per_second=round(state.rows / max(seconds["training"], 1e-3), 1),
+            device=str(self.device),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            continued=self.continued,
+        )
 
 
 def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
     """Refuse a task that is the same in all of train; say where it cannot be measured."""
-    for task in count_labels(dataset):
+    counted = count_labels(dataset)
+    for task in counted:
         problem = task.problem()
         if Part.TRAIN in task.one_class_in():
             raise DataError(
@@ -174,13 +261,9 @@ def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
             )
         if problem:
             progress.say(f"note: {problem}")
-
-
-def _check_parts(dataset: StoredDataset, loaders: dict[Part, RequestLoader | None]) -> None:
-    """Refuse to begin when what is to be trained on or measured is empty."""
-    for part, loader in loaders.items():
-        if loader is not None and not len(loader.requests):
-            raise DataError(
-                f"{dataset.path}: its {part.value} part has no requests; change the split in the description of the "
-                "log and prepare it again"
-            )
+    selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
+    if not any(task.parts[selecting].rows for task in counted):
+        raise DataError(
+            f"{dataset.path}: no row of the {selecting.value} part has a label, so nothing can select the weights; "
+            "change the split in the description of the log and prepare it again"
+        )

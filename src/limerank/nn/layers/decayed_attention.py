@@ -44,5 +44,6 @@ class DecayedAttention(nn.Module):
             pad(functional.silu(part), offsets) for part in (queries, keys, values)
         )
         mixed = unpad(decayed_causal(queries, keys, values, self.rates), positions)
-        output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * self.norm(mixed.flatten(1)))
+        normed = self.norm(mixed.flatten(1).to(self.norm.weight.dtype))
+        output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * normed)
         return output

@@ -22,14 +22,24 @@ class NotFiniteError(ArithmeticError):
 class TrainingStep:
     """A ranker, its optimizer and the settings of `train:` that a step needs; call it with a batch."""
 
-    def __init__(self, ranker: Ranker, config: TrainConfig, tasks: tuple[str, ...], device: torch.device) -> None:
+    def __init__(
+        self,
+        ranker: Ranker,
+        config: TrainConfig,
+        tasks: tuple[str, ...],
+        device: torch.device,
+        compiler: str = "inductor",
+    ) -> None:
+        """`compiler` is the backend of torch.compile, where it is asked for."""
         self.ranker = ranker.to(device)
         self.device = device
         self.config = config
         self.optimizer = Optimizer(ranker, config)
         self.weights = task_weights(config, tasks, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self._losses = torch.compile(ranker.losses, dynamic=True) if config.compile else ranker.losses
+        self._losses = ranker.losses
+        if config.compile:
+            self._losses = torch.compile(ranker.losses, dynamic=True, backend=compiler)
 
     def __call__(self, batch: RequestBatch, factor: float) -> float:
         """Learn from one batch with this fraction of the learning rates; returns the mean cross-entropy of its tasks.
