@@ -25,7 +25,7 @@ def columns(drawn: list[tuple[int, float, int]], dtype: type) -> tuple[np.ndarra
     return np.array(labels, dtype=np.uint8), np.array(scores, dtype=dtype), np.array(group, dtype=np.int64)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(rows, st.sampled_from([np.float32, np.float64]))
 def test_grouped_auc_is_what_counting_pairs_gives(drawn: list[tuple[int, float, int]], dtype: type) -> None:
     """Of every weighting, with ties (0.0 and -0.0 too), missing labels, groups of one class and far group numbers."""
@@ -38,7 +38,7 @@ def test_grouped_auc_is_what_counting_pairs_gives(drawn: list[tuple[int, float, 
         assert grouped_auc(labels, scores, group, weighting) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([0.1, 0.5, 0.9])), min_size=1, max_size=6))
 def test_ndcg_and_recall_are_means_over_every_order_of_ties(drawn: list[tuple[int, float]]) -> None:
     """One request, every k, against all orders that its scores allow; scikit-learn's NDCG is the same."""

@@ -5,6 +5,7 @@ AUC needs every score, so the rows are kept, compactly: 4 bytes of score, 1 of l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -82,6 +83,30 @@ class MetricStream:
         """The rows of another stream as if they had been added to this one."""
         self.rows.merge(other.rows)
         self.sums.merge(other.sums)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that was added, as plain arrays, for another machine or a file; `of` takes them back."""
+        counts = (self.sums.rows, self.sums.positives, self.sums.missing)
+        return {
+            "label": _joined(self.rows.label, np.bool_),
+            "score": _joined(self.rows.score, np.float32),
+            "user": _joined(self.rows.user, np.uint32),
+            **({"request": _joined(self.rows.request, np.uint32)} if self.rows.request else {}),
+            "counts": np.array(counts, dtype=np.int64),
+            "loss": np.array(self.sums.loss),
+            "predicted": np.array(self.sums.predicted),
+        }
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> MetricStream:
+        """The stream that `arrays` came from."""
+        stream = cls()
+        rows, positives, missing = arrays["counts"].tolist()
+        stream.sums = Sums(rows, positives, missing, arrays["loss"].tolist(), arrays["predicted"].tolist())
+        request = [arrays["request"]] if "request" in arrays else []
+        if stream.sums.loss:
+            stream.rows = ScoredRows([arrays["label"]], [arrays["score"]], [arrays["user"]], request)
+        return stream
 
     def finish(self, cutoff: int = CUTOFF) -> Metrics:
         """All metrics of what was added so far; more may be added afterwards."""
