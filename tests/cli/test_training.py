@@ -199,26 +199,19 @@ def interrupt(command: list[str], ready: Callable[[], bool], **environment: str)
     return code, out, errors
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_an_interrupted_training_says_where_it_was_and_that_nothing_was_kept(
-    dataset: StoredDataset, tmp_path: Path, as_json: bool
-) -> None:
+def test_an_interrupted_training_says_how_to_go_on_to_machines_too(dataset: StoredDataset, tmp_path: Path) -> None:
+    """For people, and that nothing is lost: tests/training/test_resume.py."""
+    out = tmp_path / "run"
     sets = ["--set", "train.epochs=1000", "--set", "train.patience=1000", *SHORT]
-    code, out, errors = interrupt(
-        ["train", "ttsn", "--dataset", str(dataset.path), *sets, "--out", str(tmp_path / "run"), *["--json"] * as_json],
-        lambda: any(path.stat().st_size for path in tmp_path.glob("run.staging-*/metrics.jsonl")),
+    code, printed, errors = interrupt(
+        ["train", "ttsn", "--dataset", str(dataset.path), *sets, "--out", str(out), "--json"],
+        lambda: any(path.stat().st_size for path in tmp_path.glob("run.unfinished/metrics.jsonl")),
     )
-    *before, last = errors.splitlines()
     assert code == 130
-    # between two epochs, where the next is not yet begun, there is no number to say
-    said = r"interrupted( in epoch \d+ of 1000)?; nothing was kept: a run is written when it is finished"
-    assert re.fullmatch(said, last), errors
-    assert list(tmp_path.iterdir()) == []
-    if as_json:
-        assert json.loads(out) == {"error": last, "exit_code": 130}
-        assert before == []
-    else:
-        assert before[1].startswith("epoch 1 of 1000: train loss")
+    said = rf"interrupted at step [\d,]+ of [\d,]+, which is saved; go on with: limerank train --resume {out}"
+    assert re.fullmatch(said, errors.strip()), errors
+    assert json.loads(printed) == {"error": errors.strip(), "exit_code": 130}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.unfinished"]
 
 
 def test_an_interrupted_preparation_says_that_nothing_was_written(tmp_path: Path) -> None:

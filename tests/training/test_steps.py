@@ -155,7 +155,9 @@ def test_a_part_without_labels_is_said_before_training(tmp_path: Path) -> None:
     known = pl.when(part != "validation").then("click")
     events = events.with_columns(part=part).with_columns(click=known)
     task = raw.schema.tasks[0].model_copy(update={"missing": "skip"})
-    schema = raw.schema.model_copy(update={"split": ByColumn(column="part"), "tasks": (task,)})
+    schema = raw.schema.model_copy(
+        update={"split": ByColumn(column="part", validation=("validation",)), "tasks": (task,)}
+    )
     data = Dataset.build(events, items=raw.items, users=raw.users, schema=schema, out=tmp_path / "data", quiet=True)
     with pytest.raises(DataError, match="no row of the validation part has a label"):
         train(configured(data, {"name": "ttsn"}), tmp_path / "run", QUIET)

@@ -68,7 +68,7 @@ class LightningRanker(FactorizedRanker):
         return functional.silu(queries).flatten(1)
 
     def finish(self, mixed: Tensor) -> Tensor:
-        normalized: Tensor = self.norm(mixed.flatten(1))
+        normalized: Tensor = self.norm(mixed.flatten(1).to(self.norm.weight.dtype))
         return normalized
 
     def row_parameters(self) -> list[Tensor]:

@@ -52,7 +52,8 @@ def begun(out: Path, *, overwrite: bool) -> Iterator[Path]:
         if overwrite:
             files.write_text(folder / REPLACES, "")
         try:
-            yield folder
+            with _telling(out):
+                yield folder
         finally:
             if folder.exists() and not any((folder / name).exists() for name in (LAST, FAILED_BATCH)):
                 shutil.rmtree(folder)
@@ -71,7 +72,8 @@ def reopened(out: Path) -> Iterator[Path]:
             raise DataError(
                 f"{folder / LAST}: no checkpoint was written yet; begin anew: limerank train CONFIG --out {out}"
             )
-        yield folder
+        with _telling(out):
+            yield folder
 
 
 def is_done(folder: Path) -> bool:
@@ -86,6 +88,19 @@ def publish(folder: Path, out: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / LAST.parent, ignore_errors=True)
     files.publish_directory(folder.absolute(), out.absolute(), marker=RECORD, overwrite=overwrite)
+
+
+@contextmanager
+def _telling(out: Path) -> Iterator[None]:
+    """Ctrl-C where the training itself had no word for it: before its first step, or after its last."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if stopped.args:
+            raise
+        saved = (unfinished_folder(out) / LAST).exists()
+        kept = f"go on with: {resume_command(out)}" if saved else "nothing was kept: no step was done yet"
+        raise KeyboardInterrupt(f"interrupted; {kept}") from None
 
 
 @contextmanager
