@@ -14,7 +14,7 @@ from limerank.nn.layers.attention import HeadProjection, start_aligned
 from limerank.nn.layers.xor import history_weights
 from limerank.nn.recency import Recency, days_before_latest
 from limerank.ops.cost import absorption
-from limerank.ops.gathered_attention import gathers
+from limerank.ops.gathered import gathers
 from limerank.ops.jagged import pad, unpad
 from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
 from limerank.ops.target_attention import attend_dense

@@ -10,7 +10,7 @@ from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
 from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.recency import Recency
-from limerank.ops.gathered_attention import gathers
+from limerank.ops.gathered import gathers
 from limerank.ops.target_attention import attend_jagged, attend_one
 from limerank.schema import FeatureSpace
 

@@ -10,8 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limerank.ops.gathered import Gathered
-from limerank.ops.gathered_attention import attend_gathered
+from limerank.ops.gathered import Gathered, attend_gathered
 from limerank.ops.link_pool import HistoryProjection
 
 EPSILON = 1e-6
@@ -58,7 +57,7 @@ class HeadProjection(nn.Module):
     def attend(self, queries: Tensor, query_offsets: Tensor, rows: Gathered, offsets: Tensor) -> Tensor:
         """Queries [sum_q, H, a] over keys and values, the two outputs, of their request's rows [sum_n, d].
 
-        For training, where `limerank.ops.gathered_attention.gathers`; returns [sum_q, H, v].
+        For training, where `limerank.ops.gathered.gathers`; returns [sum_q, H, v].
         """
         normal = rows.map(self.norm)
         return attend_gathered(queries, query_offsets, normal, offsets, self.linear.weight, self.linear.bias)

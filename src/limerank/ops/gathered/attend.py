@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from limerank.ops.gathered import Gathered
-from limerank.ops.gathered_attention.absorbed import pool_rows
-from limerank.ops.gathered_attention.by_head import attend_by_head
+from limerank.ops.gathered.rows import Gathered
+from limerank.ops.gathered.absorbed import pool_rows
+from limerank.ops.gathered.by_head import attend_by_head
 
 WORTHWHILE = 256
 """Events per request from which on a walk request by request beats operators on the whole batch."""
