@@ -1,11 +1,11 @@
 """How long a training step of each ranker takes: `limerank bench models`. Contestants interleaved, medians.
 
-A step is forward, backward and the trainer's own update on one batch of requests whose histories all have the same length. Rankers share
-item tower, head and batch, so what differs is how history and candidates meet. Each is the ranker that trains and
-serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step follows another,
-so every timed step comes right after an untimed one of the same ranker: its memory and caches are not those its
-neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r), as logs
-have them.
+A step is forward, backward and the trainer's own update on one batch of requests whose histories all have the same
+length. Rankers share item tower, head and batch, so what differs is how history and candidates meet. Each is the ranker
+that trains and serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step
+follows another, so every timed step comes right after an untimed one of the same ranker: its memory and caches are not
+those its neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r),
+as logs have them.
 """
 
 from __future__ import annotations

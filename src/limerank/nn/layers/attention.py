@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limerank.ops.gathered import Gathered, attend_gathered
+from limerank.ops.gathered import Gathered, attend_gathered, gathers
 from limerank.ops.link_pool import HistoryProjection
+from limerank.ops.target_attention import attend_dense
 
 EPSILON = 1e-6
 
@@ -53,6 +54,19 @@ class HeadProjection(nn.Module):
         """The same of rows that are held once, each projected once."""
         projected = rows.map(lambda own: self.linear(self.norm(own))).all()
         return tuple(split_heads(output, self.heads) for output in projected.split(self.outputs, dim=-1))
+
+    def pool(self, queries: Tensor, rows: Gathered, offsets: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Queries [B, q, H, a] over keys and values, the two outputs, of each request's rows [sum_n, d].
+
+        `bias` [sum_n, H] is added to the scores of each key. Returns [B, q, H, v].
+        """
+        requests, count = queries.shape[:2]
+        if bias is None and gathers(rows.rows, len(rows), requests, self.heads):
+            each = torch.arange(requests + 1, device=offsets.device) * count
+            pooled = self.attend(queries.flatten(0, 1), each, rows, offsets)
+            return pooled.view(requests, count, *pooled.shape[1:])
+        keys, values = self.gathered(rows)
+        return attend_dense(queries, keys, values, offsets, bias)
 
     def attend(self, queries: Tensor, query_offsets: Tensor, rows: Gathered, offsets: Tensor) -> Tensor:
         """Queries [sum_q, H, a] over keys and values, the two outputs, of their request's rows [sum_n, d].

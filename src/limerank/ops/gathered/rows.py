@@ -15,6 +15,9 @@ class Gathered:
     rows: Tensor
     index: Tensor | None = None
 
+    def __len__(self) -> int:
+        return len(self.rows if self.index is None else self.index)
+
     def all(self) -> Tensor:
         """The whole matrix [sum_n, ...]."""
         return self.rows if self.index is None else self.rows.index_select(0, self.index)

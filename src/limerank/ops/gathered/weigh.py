@@ -1,6 +1,7 @@
 """DIN's sum over a history, each event weighed for each candidate by a small network, with gradients.
 
-    z_cj = item part of c + (S + P diag(T_c)) E_j,   a_cj = the rest of the network on relu(z_cj),   o_c = sum_j a_cj E_j
+    z_cj = item part of c + (S + P diag(T_c)) E_j
+    a_cj = the rest of the network on relu(z_cj),   o_c = sum_j a_cj E_j
 
 A batch has requests * candidates * events pairs and a hidden layer of 80 numbers for each: written out, they are all
 that training does. Here a request's pairs go through the whole network and its gradient in blocks that stay in cache.
@@ -58,7 +59,7 @@ def weigh_pairs(
     *,
     softmax: bool,
 ) -> Tensor:
-    """o [sum_q, d] from T [sum_q, d], its part [sum_q, hidden] and E; weights over a history go through a softmax or not."""
+    """o [sum_q, d] from T [sum_q, d], its part [sum_q, hidden] and E; with `softmax`, a history's weights sum to one."""
     layers = [tensor for layer in network.layers for tensor in layer]
     weighed: Tensor = _Weigh.apply(  # type: ignore[no-untyped-call]
         items,
@@ -159,7 +160,8 @@ class _Block:
         first = hidden[0].view(self.shape[0], -1)
         torch.addmm(item_part.flatten(), self.history, self.matrices, out=first).relu_()
         for (weight, bias), before, after in zip(self.linear, hidden, hidden[1:], strict=False):
-            assert weight is not None and bias is not None
+            assert weight is not None
+            assert bias is not None
             torch.addmm(bias, before, weight.T, out=after).relu_()
         self.hidden = hidden
 
@@ -182,7 +184,8 @@ class _Block:
         for number in range(len(self.linear) - 1, -1, -1):
             weight, hidden = self.linear[number][0], self.hidden[number]
             d_weight, d_bias = d_layers[2 * number : 2 * number + 2]
-            assert weight is not None and d_weight is not None
+            assert weight is not None
+            assert d_weight is not None
             d_weight.addmm_(gradient.T, hidden)
             if d_bias is not None:
                 d_bias += gradient.sum(0)
