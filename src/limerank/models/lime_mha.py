@@ -54,7 +54,7 @@ class LimeMHARanker(LimeRanker):
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         history, offsets = self.distinct_history(inputs), inputs.history.offsets
         (queries,) = self.link_queries(links)
-        if self._absorbs(len(history), links.shape[0]):
+        if self._absorbs(history.count, links.shape[0]):
             return self._pool_absorbed(queries, history.all(), inputs).flatten(2)
         bias = None if self.recency is None else self.recency(inputs.history.times, offsets)
         return self.history_keys_values.pool(queries, history, offsets, bias).flatten(2)

@@ -46,7 +46,7 @@ class MHARanker(QueriedRanker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         history = self.distinct_history(inputs)
         head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
-        if self.recency is None and gathers(history.rows, len(history), len(inputs), self.options.heads):
+        if self.recency is None and gathers(history.rows, history.count, len(inputs), self.options.heads):
             return UserState((), head_part, inputs.history.offsets, history)
         memory = self.to_keys_values.gathered(history)
         if self.recency is not None:

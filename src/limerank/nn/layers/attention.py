@@ -61,7 +61,7 @@ class HeadProjection(nn.Module):
         `bias` [sum_n, H] is added to the scores of each key. Returns [B, q, H, v].
         """
         requests, count = queries.shape[:2]
-        if bias is None and gathers(rows.rows, len(rows), requests, self.heads):
+        if bias is None and gathers(rows.rows, rows.count, requests, self.heads):
             each = torch.arange(requests + 1, device=offsets.device) * count
             pooled = self.attend(queries.flatten(0, 1), each, rows, offsets)
             return pooled.view(requests, count, *pooled.shape[1:])

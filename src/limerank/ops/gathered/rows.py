@@ -15,8 +15,10 @@ class Gathered:
     rows: Tensor
     index: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self.rows if self.index is None else self.index)
+    @property
+    def count(self) -> int:
+        """sum_n; not `len`, which would fix the number while a graph is traced."""
+        return (self.rows if self.index is None else self.index).shape[0]
 
     def all(self) -> Tensor:
         """The whole matrix [sum_n, ...]."""

@@ -59,7 +59,7 @@ def weigh_pairs(
     *,
     softmax: bool,
 ) -> Tensor:
-    """o [sum_q, d] from T [sum_q, d], its part [sum_q, hidden] and E; with `softmax`, a history's weights sum to one."""
+    """o [sum_q, d] from T [sum_q, d], its part [sum_q, hidden] and E; with `softmax` a history's weights sum to 1."""
     layers = [tensor for layer in network.layers for tensor in layer]
     weighed: Tensor = _Weigh.apply(  # type: ignore[no-untyped-call]
         items,
