@@ -26,6 +26,7 @@ from limerank.nn.layers import activation_unit
 from limerank.nn.layers.activation_unit import Dice
 from limerank.nn.layers.attention import HeadProjection
 from limerank.ops import top_events as top_events_op
+from limerank.ops.gathered import Gathered
 from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
 from limerank.serve.offline import compute_rows
@@ -272,13 +273,13 @@ def some_requests_cut(dataset: StoredDataset, recent: int) -> RequestBatch:
 def test_truncated_mha_embeds_no_older_item(dataset: StoredDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     ranker, batch = make(dataset, "truncated-mha", recent=3), some_requests(dataset)
     embedded: list[int] = []
-    original = ranker.item_tower.history
+    original = ranker.item_tower.distinct_history
 
-    def counting(history: Any) -> Tensor:
+    def counting(history: Any) -> Gathered:
         embedded.extend([len(history.items), len(history.item_of_event)])
         return original(history)
 
-    monkeypatch.setattr(ranker.item_tower, "history", counting)
+    monkeypatch.setattr(ranker.item_tower, "distinct_history", counting)
     ranker.encode_user(batch.inputs)
     assert embedded[1] == int(batch.inputs.history.offsets.diff().clamp(max=3).sum())
     assert embedded[0] <= embedded[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from limerank.config import TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import Ranker, build_ranker
+from limerank.nn import features
 from limerank.nn.features import FeatureEmbedding
 from limerank.splits import Part
 from limerank.training.optimizer import Optimizer, RowAdam, touched_rows
@@ -101,6 +103,14 @@ def test_touched_rows_are_summed_and_zero_ones_left_out() -> None:
     assert rows.tolist() == [1, 4]
     assert values.tolist() == [[3.0, 4.0], [11.0, 22.0]]
     assert [one.tolist() for one in touched_rows(gradient.to_dense())] == [rows.tolist(), values.tolist()]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tables_are_large() -> Iterator[None]:
+    """As tables are in earnest: gradients of the small ones here would be dense for speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "ROWS_PER_NUMBER", 1)
+        yield
 
 
 def ranker_and_batch(dataset: StoredDataset) -> tuple[Ranker, RequestBatch]:

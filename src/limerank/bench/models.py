@@ -1,11 +1,11 @@
 """How long a training step of each ranker takes: `limerank bench models`. Contestants interleaved, medians.
 
-A step is forward, backward and Adam on one batch of requests whose histories all have the same length. Rankers share
-item tower, head and batch, so what differs is how history and candidates meet. Each is the ranker that trains and
-serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step follows another,
-so every timed step comes right after an untimed one of the same ranker: its memory and caches are not those its
-neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r), as logs
-have them.
+A step is forward, backward and the trainer's own update on one batch of requests whose histories all have the same
+length. Rankers share item tower, head and batch, so what differs is how history and candidates meet. Each is the ranker
+that trains and serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step
+follows another, so every timed step comes right after an untimed one of the same ranker: its memory and caches are not
+those its neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r),
+as logs have them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from torch import Tensor
 from limerank.batch import Candidates, RequestBatch, UserInputs
 from limerank.bench.machine import GEMM_SIZE, copy_gbytes, interleaved_times
 from limerank.bench.made_up import BUILT_IN, random_features, random_items, sized_ranker
+from limerank.config import TrainConfig
 from limerank.data.batches import distinct_items, make_history
 from limerank.models import RANKERS, Ranker
 from limerank.progress import Progress
+from limerank.training.optimizer import Optimizer
 
 CATALOG = 10_000
 PAIRS = (("lime-xor", "hstu"), ("lime-mha", "mha"), ("lime-hstu", "hstu"), ("lime-mha", "pma"), ("lime-xor", "isab"))
@@ -149,7 +151,7 @@ class TrainingSteps:
     def __init__(self, ranker: Ranker, batch: RequestBatch) -> None:
         self.ranker = ranker.train()
         self.batch = batch
-        self.optimizer = torch.optim.Adam(ranker.parameters(), lr=1e-4, fused=True)
+        self.optimizer = Optimizer(ranker, TrainConfig(learning_rate=1e-4))
         self.loss: Tensor | None = None
 
     def forward(self) -> None:
@@ -159,7 +161,7 @@ class TrainingSteps:
     def backward(self) -> None:
         """Gradients of the loss."""
         assert self.loss is not None
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.loss.backward()
         self.loss = None
 
@@ -167,11 +169,15 @@ class TrainingSteps:
         """All of a step."""
         self.forward()
         self.backward()
-        self.optimizer.step()
+        self.update()
+
+    def update(self) -> None:
+        """Adam."""
+        self.optimizer.step(1.0)
 
     def parts(self) -> list[Callable[[], object]]:
         """A step to warm up, then the parts of another."""
-        return [self.step, self.forward, self.backward, self.optimizer.step]
+        return [self.step, self.forward, self.backward, self.update]
 
 
 def _measure(

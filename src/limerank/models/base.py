@@ -168,12 +168,10 @@ class Ranker(nn.Module):
         return embedded if self.encoding is None else self.encoding(embedded, inputs)
 
     def distinct_history(self, inputs: UserInputs) -> Gathered:
-        """The same E, equal rows held once where they are known: what only depends on a row is computed once for all."""
-        return (
-            self.item_tower.distinct_history(inputs.history)
-            if self.encoding is None
-            else Gathered(self.history(inputs))
-        )
+        """The same E, equal rows held once where that is known: what only depends on a row is then computed once."""
+        if self.encoding is not None:
+            return Gathered(self.history(inputs))
+        return self.item_tower.distinct_history(inputs.history)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         """The user stage: once per request, independent of the candidates."""

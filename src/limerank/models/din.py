@@ -12,6 +12,7 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
 from limerank.nn.layers.activation_unit import EVENTS_PER_BLOCK, PAIRS_PER_BLOCK, Activation, ActivationUnit
+from limerank.ops.gathered import Gathered, weigh_pairs, weighs
 from limerank.ops.jagged import pad, unpad
 from limerank.schema import FeatureSpace
 
@@ -47,15 +48,19 @@ class DINRanker(Ranker):
         )
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        context = self.context_tower(inputs.users, inputs.context)
-        return UserState((self.history(inputs),), self.head.from_user(context), inputs.history.offsets)
+        head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
+        if torch.is_grad_enabled():
+            return UserState((), head_part, inputs.history.offsets, self.distinct_history(inputs))
+        return UserState((self.history(inputs),), head_part, inputs.history.offsets)
 
     def item_rows(self, items: Tensor) -> Tensor:
         return torch.cat([items, self.unit.item_part(items)], 1)
 
     def interact(self, user: UserState, items: ItemState, candidate_offsets: Tensor) -> Tensor:
-        (history,) = user.memory
         assert user.offsets is not None
+        if user.history is not None:
+            return self._interact_training(user.history, user.offsets, items.rows, candidate_offsets)
+        (history,) = user.memory
         if torch.is_grad_enabled() or self.training:
             return self._interact_padded(history, user.offsets, items.rows, candidate_offsets)
         if candidate_offsets.shape[0] == 2:
@@ -81,6 +86,16 @@ class DINRanker(Ranker):
                 weights = weights.softmax(0)
             torch.mm(weights.T, history, out=result[start : start + block])
         return result
+
+    def _interact_training(self, history: Gathered, offsets: Tensor, rows: Tensor, candidate_offsets: Tensor) -> Tensor:
+        """Request by request where that pays: a ReLU sees no batch mates, as `Dice` does in training."""
+        if self.options.activation == "relu" and offsets.device.type == "cpu":
+            pairs = int((offsets.diff() * candidate_offsets.diff()).sum())
+            if weighs(history.rows, pairs, offsets.shape[0] - 1):
+                softmax = self.options.normalization == "softmax"
+                parts, network = self._parts(rows), self.unit.network()
+                return weigh_pairs(*parts, candidate_offsets, history, offsets, network, softmax=softmax)
+        return self._interact_padded(history.all(), offsets, rows, candidate_offsets)
 
     def _interact_padded(self, history: Tensor, offsets: Tensor, rows: Tensor, candidate_offsets: Tensor) -> Tensor:
         padded_history, _ = pad(history, offsets)

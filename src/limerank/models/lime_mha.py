@@ -14,10 +14,8 @@ from limerank.nn.layers.attention import HeadProjection, start_aligned
 from limerank.nn.layers.xor import history_weights
 from limerank.nn.recency import Recency, days_before_latest
 from limerank.ops.cost import absorption
-from limerank.ops.gathered_attention import gathers
 from limerank.ops.jagged import pad, unpad
 from limerank.ops.link_pool import LinkPool, absorb_keys, pool_absorbed, project_pooled
-from limerank.ops.target_attention import attend_dense
 from limerank.schema import FeatureSpace
 
 
@@ -56,16 +54,10 @@ class LimeMHARanker(LimeRanker):
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         history, offsets = self.distinct_history(inputs), inputs.history.offsets
         (queries,) = self.link_queries(links)
-        requests, events = links.shape[0], inputs.history.item_of_event.shape[0]
-        if self._streams(events, requests):
+        if self._absorbs(history.count, links.shape[0]):
             return self._pool_absorbed(queries, history.all(), inputs).flatten(2)
-        if self.recency is None and gathers(history.rows, events, requests, self.options.heads):
-            each = torch.arange(requests + 1, device=offsets.device) * links.shape[1]
-            pooled = self.history_keys_values.attend(queries.flatten(0, 1), each, history, offsets)
-            return pooled.reshape(*links.shape[:2], -1)
         bias = None if self.recency is None else self.recency(inputs.history.times, offsets)
-        keys, values = self.history_keys_values.gathered(history)
-        return attend_dense(queries, keys, values, offsets, bias).flatten(2)
+        return self.history_keys_values.pool(queries, history, offsets, bias).flatten(2)
 
     def read_weights(self, links: Tensor, inputs: UserInputs, layer: ReadingLayer) -> Tensor:
         offsets = inputs.history.offsets
@@ -76,8 +68,8 @@ class LimeMHARanker(LimeRanker):
             scores = scores + self.recency(inputs.history.times, offsets)[:, None]
         return history_weights(scores, offsets, "softmax")
 
-    def _streams(self, events: int, requests: int) -> bool:
-        """Whether to pool as a stream, without projecting the history: only for serving, and when the cost formula says so."""
+    def _absorbs(self, events: int, requests: int) -> bool:
+        """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         reading = self.options.coarse_links + self.options.links

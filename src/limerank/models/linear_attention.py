@@ -59,7 +59,7 @@ class LinearAttentionRanker(FactorizedRanker):
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         offsets = inputs.history.offsets
-        keys, values = self.to_keys_values(self.history(inputs))
+        keys, values = self.to_keys_values.gathered(self.distinct_history(inputs))
         if self.options.normalizer == "sum":
             values = append_one(values)
         matrices = outer_sums(self.features(keys), values, offsets)

@@ -10,7 +10,7 @@ from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
 from limerank.nn.layers.attention import HeadProjection, split_heads, start_aligned
 from limerank.nn.recency import Recency
-from limerank.ops.gathered_attention import gathers
+from limerank.ops.gathered import gathers
 from limerank.ops.target_attention import attend_jagged, attend_one
 from limerank.schema import FeatureSpace
 
@@ -46,8 +46,7 @@ class MHARanker(QueriedRanker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         history = self.distinct_history(inputs)
         head_part = self.head.from_user(self.context_tower(inputs.users, inputs.context))
-        events = inputs.history.item_of_event.shape[0]
-        if self.recency is None and gathers(history.rows, events, len(inputs), self.options.heads):
+        if self.recency is None and gathers(history.rows, history.count, len(inputs), self.options.heads):
             return UserState((), head_part, inputs.history.offsets, history)
         memory = self.to_keys_values.gathered(history)
         if self.recency is not None:

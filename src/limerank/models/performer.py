@@ -51,7 +51,7 @@ class PerformerRanker(FactorizedRanker):
         if self.training:
             self._count_step()
         offsets = inputs.history.offsets
-        keys, values = self.to_keys_values(self.history(inputs))
+        keys, values = self.to_keys_values.gathered(self.distinct_history(inputs))
         matrices = outer_sums(self.random_features.of_keys(keys, offsets), append_one(values), offsets)
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((matrices,), self.head.from_user(context))

@@ -11,7 +11,7 @@ from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
 from limerank.nn.layers.attention import EPSILON, HeadProjection, split_heads, start_aligned
 from limerank.nn.links import ContextMix, Links
-from limerank.ops.target_attention import attend_dense, attend_memory
+from limerank.ops.target_attention import attend_memory
 from limerank.schema import FeatureSpace
 
 
@@ -54,8 +54,7 @@ class PMARanker(QueriedRanker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         context = self.context_tower(inputs.users, inputs.context)
         queries, own = self.seed_queries(self.context_mix(self.seeds(), context))
-        keys, values = self.history_keys_values(self.history(inputs))
-        read = attend_dense(queries, keys, values, inputs.history.offsets)
+        read = self.history_keys_values.pool(queries, self.distinct_history(inputs), inputs.history.offsets)
         first = self.first_norm((own + read).flatten(2))
         pooled = self.second_norm(first + functional.relu(self.mix(first)))
         return UserState(self.pooled_keys_values(pooled), self.head.from_user(context))

@@ -40,7 +40,7 @@ class TWINRanker(QueriedRanker):
         start_aligned([self.to_queries], [self.to_keys_values], options.sharpness)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
-        keys, values = self.to_keys_values(self.history(inputs))
+        keys, values = self.to_keys_values.gathered(self.distinct_history(inputs))
         context = self.context_tower(inputs.users, inputs.context)
         return UserState((keys, values), self.head.from_user(context), inputs.history.offsets)
 

@@ -20,6 +20,9 @@ from limerank.schema import UNKNOWN_INDEX, EncodedFeature, Kind
 EVENTS_PER_WAY = 16  # fewer do not earn the calls it takes to list the ways
 MARKS_PER_EVENT = 4  # more items times ways than this per event are not worth looking through for those that occur
 EVENTS_PER_PAIR = 1.3  # fewer do not earn the gather at the end
+ROWS_PER_NUMBER = (
+    4  # in a table with fewer rows for each number looked up, a whole gradient costs less than a sparse one
+)
 EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
 
 
@@ -72,7 +75,7 @@ class FeatureEmbedding(nn.Module):
 
     def _rows(self, numbers: Tensor) -> Tensor:
         few = self.sparse_gradients and self.training and not torch.compiler.is_compiling()
-        if few and numbers.shape[0] < self.table.shape[0]:
+        if few and ROWS_PER_NUMBER * numbers.shape[0] < self.table.shape[0]:
             return functional.embedding(numbers, self.table, sparse=True)
         return self.table.index_select(0, numbers)
 

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limerank.ops.gathered import PairNetwork
+
 Activation = Literal["relu", "dice"]
 EVENTS_PER_BLOCK, PAIRS_PER_BLOCK = 512, 2048
 """Pairs whose hidden layers are alive at once when one request is served: few enough to stay in a cache."""
@@ -47,6 +49,12 @@ class ActivationUnit(nn.Module):
         _, event, difference, product = self.first.weight.chunk(4, 1)
         scaled = torch.addcmul((event - difference).T[:, None], items.mT[..., None], product.T[:, None])
         return scaled.flatten(-2)
+
+    def network(self) -> PairNetwork:
+        """All behind the item's part, as `limerank.ops.gathered.weigh_pairs` takes it."""
+        _, event, difference, product = self.first.weight.chunk(4, 1)
+        linear = [layer for layer in [*self.later, self.last] if isinstance(layer, nn.Linear)]
+        return PairNetwork(event - difference, product, tuple((layer.weight, layer.bias) for layer in linear))
 
     def padded(self, items: Tensor, item_part: Tensor, history: Tensor, real: Tensor) -> Tensor:
         """a [B, N, q] from T [B, q, d], its part [B, q, hidden], E [B, N, d] and which pairs are `real` [B, N, q]."""

@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limerank.ops.gathered import Gathered
-from limerank.ops.gathered_attention import attend_gathered
+from limerank.ops.gathered import Gathered, attend_gathered, gathers
 from limerank.ops.link_pool import HistoryProjection
+from limerank.ops.target_attention import attend_dense
 
 EPSILON = 1e-6
 
@@ -55,10 +55,23 @@ class HeadProjection(nn.Module):
         projected = rows.map(lambda own: self.linear(self.norm(own))).all()
         return tuple(split_heads(output, self.heads) for output in projected.split(self.outputs, dim=-1))
 
+    def pool(self, queries: Tensor, rows: Gathered, offsets: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Queries [B, q, H, a] over keys and values, the two outputs, of each request's rows [sum_n, d].
+
+        `bias` [sum_n, H] is added to the scores of each key. Returns [B, q, H, v].
+        """
+        requests, count = queries.shape[:2]
+        if bias is None and gathers(rows.rows, rows.count, requests, self.heads):
+            each = torch.arange(requests + 1, device=offsets.device) * count
+            pooled = self.attend(queries.flatten(0, 1), each, rows, offsets)
+            return pooled.view(requests, count, *pooled.shape[1:])
+        keys, values = self.gathered(rows)
+        return attend_dense(queries, keys, values, offsets, bias)
+
     def attend(self, queries: Tensor, query_offsets: Tensor, rows: Gathered, offsets: Tensor) -> Tensor:
         """Queries [sum_q, H, a] over keys and values, the two outputs, of their request's rows [sum_n, d].
 
-        For training, where `limerank.ops.gathered_attention.gathers`; returns [sum_q, H, v].
+        For training, where `limerank.ops.gathered.gathers`; returns [sum_q, H, v].
         """
         normal = rows.map(self.norm)
         return attend_gathered(queries, query_offsets, normal, offsets, self.linear.weight, self.linear.bias)

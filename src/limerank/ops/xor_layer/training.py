@@ -168,7 +168,8 @@ class _ReadAndSpread(torch.autograd.Function):
         half, width, heads = matrices.shape[1] // 2, [sources.shape[1]], values.shape[2]
         links, shifts, spread = matrices.unbind(), biases.unbind(), block_diagonal(values).unbind()
         d_after = d_after.contiguous()
-        d_sources, d_matrices, d_biases = map(torch.zeros_like, (sources, matrices, biases))
+        d_sources = torch.empty_like(sources)  # every row is some user's
+        d_matrices, d_biases = torch.zeros_like(matrices), torch.zeros_like(biases)
         d_gate_weight, d_gate_bias, d_output_weight = map(torch.zeros_like, (gate_weight, gate_bias, output_weight))
         d_norm = torch.zeros_like(torch.stack([norm_weight, norm_bias, out_weight, out_bias]))
         d_spread = sources.new_zeros(len(links), half, width[0])
@@ -185,13 +186,15 @@ class _ReadAndSpread(torch.autograd.Function):
             d_to_links, d_to_history = d_scores.split(half, 1)
 
             gate = torch.addmm(gate_bias, normal, gate_weight.T)
-            open_gate = functional.silu(gate)
+            opened = torch.sigmoid(gate)
+            open_gate = gate.mul_(opened)
             attended = to_history @ spread[user]
             attended_normal, out_mean, out_deviation = torch.native_layer_norm(
                 attended, width, out_weight, out_bias, ctx.epsilon
             )
             d_gated = d_rows @ output_weight
-            d_gate = torch.ops.aten.silu_backward(d_gated * attended_normal, gate)
+            # SiLU'(s) = A + sigmoid(s) (1 - A) with A = SiLU(s), as for the scores; `silu_backward` takes twice as long
+            d_gate = (d_gated * attended_normal).mul_(torch.lerp(open_gate, one, opened, out=opened))
             d_output_weight.addmm_(d_rows.T, attended_normal.mul_(open_gate))
             d_attended, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
                 d_gated.mul_(open_gate), attended, width, out_mean, out_deviation, out_weight, out_bias, [True] * 3
@@ -265,7 +268,8 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, d_pooled: Tensor, d_mass: Tensor) -> tuple[Tensor | None, ...]:
         sources, norm_weight, norm_bias, matrices, biases, offsets = ctx.saved_tensors
         links, shifts, width = matrices.unbind(), biases.unbind(), [sources.shape[1]]
-        d_sources, d_matrices, d_biases = map(torch.zeros_like, (sources, matrices, biases))
+        d_sources = torch.empty_like(sources)  # every row is some user's
+        d_matrices, d_biases = torch.zeros_like(matrices), torch.zeros_like(biases)
         d_norm_weight, d_norm_bias = torch.zeros_like(norm_weight), torch.zeros_like(norm_bias)
         buffers = [sources.new_empty(BLOCK, matrices.shape[1]) for _ in range(3)]
         one = sources.new_ones(())

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from limerank.ops.gathered import Gathered
-from limerank.ops.gathered_attention.walk import Walk, size
+from limerank.ops.gathered.rows import Gathered
+from limerank.ops.gathered.walk import Walk, size
 
 MOST_PAIRS = 512
 """Pairs of query and head that are walked together."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from limerank.ops.gathered import Gathered
-from limerank.ops.gathered_attention.walk import Walk, size
+from limerank.ops.gathered.rows import Gathered
+from limerank.ops.gathered.walk import Walk, size
 
 MOST_QUERIES = 128
 """Queries of a request that are walked together: with a thousand events their weights still fit a core's cache."""

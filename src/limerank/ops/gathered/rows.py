@@ -15,6 +15,11 @@ class Gathered:
     rows: Tensor
     index: Tensor | None = None
 
+    @property
+    def count(self) -> int:
+        """sum_n; not `len`, which would fix the number while a graph is traced."""
+        return (self.rows if self.index is None else self.index).shape[0]
+
     def all(self) -> Tensor:
         """The whole matrix [sum_n, ...]."""
         return self.rows if self.index is None else self.rows.index_select(0, self.index)
