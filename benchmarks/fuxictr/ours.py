@@ -260,17 +260,7 @@ def main() -> None:
     torch.set_num_threads(1)
     contestant = Ours()
     assert tuple(e.name for e in contestant.dataset.encoders.user + contestant.dataset.encoders.context) == REQUEST
-    serve(
-        {
-            "about": contestant.about,
-            "steps": contestant.steps,
-            "evaluating": contestant.evaluating,
-            "loading": contestant.loading,
-            "gauc": contestant.gauc,
-            "agree": contestant.agree,
-            "fit": contestant.fit,
-        }
-    )
+    serve(contestant)
 
 
 if __name__ == "__main__":

@@ -237,17 +237,7 @@ def main() -> None:
     """Serve."""
     torch.set_num_threads(1)
     contestant = Theirs()
-    serve(
-        {
-            "about": contestant.about,
-            "steps": contestant.steps,
-            "evaluating": contestant.evaluating,
-            "loading": contestant.loading,
-            "gauc": contestant.gauc,
-            "agree": contestant.agree,
-            "fit": contestant.fit,
-        }
-    )
+    serve(contestant)
 
 
 if __name__ == "__main__":
