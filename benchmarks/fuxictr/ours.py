@@ -184,7 +184,7 @@ class Ours:
     def agree(self, variant: str, weights: str, predictions: str, rows: int) -> dict[str, Any]:
         """Write random weights under the other contestant's names, and probabilities of the first test rows."""
         ranker = make_ranker(variant, self.dataset.encoders.space(), 5).eval()
-        np.savez(weights, allow_pickle=False, **{k: v.numpy() for k, v in named_weights(ranker).items()})
+        save_weights(ranker, weights)
         loader = self.loader(Part.TEST, 4096, None)
         found = predict(ranker, loader)
         order = np.argsort(np.concatenate([found.rows]), kind="stable")
@@ -194,9 +194,13 @@ class Ours:
         np.savez(predictions, allow_pickle=False, probability=probability)
         return {"rows": len(probability)}
 
-    def fit(self, variant: str, seed: int, epochs: int, batch_rows: int) -> dict[str, Any]:
-        """Train for some epochs, keep the best of them by validation AUC as FuxiCTR does, measure on the test part."""
+    def fit(self, variant: str, seed: int, epochs: int, batch_rows: int, weights: str) -> dict[str, Any]:
+        """Train for some epochs, keep the best of them by validation AUC as FuxiCTR does, measure on the test part.
+
+        The initial weights are left in a file for the other contestant.
+        """
         training, started = Training(variant, self.dataset, seed), time.perf_counter()
+        save_weights(training.ranker, weights)
         loader, best, best_weights = self.loader(Part.TRAIN, batch_rows, seed), -1.0, {}
         for _ in range(epochs):
             training.ranker.train()
@@ -215,6 +219,11 @@ class Ours:
         label = self.dataset.column("events/label.click")[found.rows].astype(np.float64)
         score = found.probability[:, 0].astype(np.float64)
         return {"auc": float(auc(label, score) or 0), "logloss": logloss(label, score)}
+
+
+def save_weights(ranker: DINRanker, path: str) -> None:
+    """Under the names of the other contestant."""
+    np.savez(path, allow_pickle=False, **{name: one.numpy() for name, one in named_weights(ranker).items()})
 
 
 def named_weights(ranker: DINRanker) -> dict[str, Tensor]:
@@ -251,17 +260,7 @@ def main() -> None:
     torch.set_num_threads(1)
     contestant = Ours()
     assert tuple(e.name for e in contestant.dataset.encoders.user + contestant.dataset.encoders.context) == REQUEST
-    serve(
-        {
-            "about": contestant.about,
-            "steps": contestant.steps,
-            "evaluating": contestant.evaluating,
-            "loading": contestant.loading,
-            "gauc": contestant.gauc,
-            "agree": contestant.agree,
-            "fit": contestant.fit,
-        }
-    )
+    serve(contestant)
 
 
 if __name__ == "__main__":

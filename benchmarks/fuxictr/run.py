@@ -233,14 +233,14 @@ def gauc(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
 
 
 def accuracy(both: dict[str, Contestant], options: argparse.Namespace) -> Results:
-    """Test AUC and logloss of both from several seeds; each is initialized as its library does it."""
+    """Test AUC and logloss of both from several seeds, both from the same initial weights: limerank's."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in both}
     asked = {"variant": "plain", "epochs": options.epochs, "batch_rows": BATCH_ROWS[0]}
     for seed in range(1, options.seeds + 1):
         for name, one in both.items():
-            found[name].append(one.ask("fit", seed=seed, **asked))
+            found[name].append(one.ask("fit", seed=seed, weights=str(options.data / "weights.npz"), **asked))
             note(f"{name} seed {seed}: {found[name][-1]}")
-        yield [{**asked, **{name: spread(runs) for name, runs in found.items()}}]
+        yield [{"users": options.users, **asked, **{name: spread(runs) for name, runs in found.items()}}]
 
 
 def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -198,25 +198,18 @@ class Theirs:
     def agree(self, variant: str, weights: str, predictions: str, rows: int) -> dict[str, Any]:
         """Largest difference of probabilities to those of the other contestant, with its weights."""
         model = DIN(self.feature_map, tower=variant == "tower")
-        state = model.state_dict()
-        with np.load(weights) as given:
-            for name in [*TARGET, *REQUEST]:
-                state[f"embedding_layer.embedding_layers.{name}.weight"] = torch.from_numpy(given[name])
-            for name in TARGET:
-                state[f"embedding_layer.embedding_layers.{name}_his.weight"] = torch.from_numpy(given[name])
-            for name in state:
-                if not name.startswith("embedding_layer"):
-                    state[name] = torch.from_numpy(given[name])
-        model.load_state_dict(state)
+        load_weights(model, weights)
         with np.load(predictions) as given:
             expected = given["probability"]
         found = model.predict(Some(self.loader(self.test, rows, False), 1))
         return {"rows": rows, "largest_difference": float(np.abs(found - expected[:rows]).max())}
 
-    def fit(self, variant: str, seed: int, epochs: int, batch_rows: int) -> dict[str, Any]:
-        """Train for some epochs with `fit`, then measure on the test part with ids of users as groups."""
+    def fit(self, variant: str, seed: int, epochs: int, batch_rows: int, weights: str | None) -> dict[str, Any]:
+        """Train for some epochs with `fit`, from given weights or its own, then measure on the test part."""
         seed_everything(seed)
         model = DIN(self.feature_map, tower=variant == "tower")
+        if weights is not None:
+            load_weights(model, weights)
         started = time.perf_counter()
         train, valid = self.loader(self.train, batch_rows, True), self.loader(self.valid, 4096, False)
         model.fit(train, epochs, valid)
@@ -228,21 +221,23 @@ class Theirs:
         return {"seconds": seconds, "auc": float(found["AUC"]), "logloss": float(found["logloss"])}
 
 
+def load_weights(model: DIN, path: str) -> None:
+    """The weights that the other contestant wrote."""
+    state = model.state_dict()
+    with np.load(path) as given:
+        for name in state:
+            feature = name.removeprefix("embedding_layer.embedding_layers.").removesuffix(".weight")
+            state[name] = torch.from_numpy(
+                given[feature.removesuffix("_his") if feature in (*SEQUENCE, *TARGET, *REQUEST) else name]
+            )
+    model.load_state_dict(state)
+
+
 def main() -> None:
     """Serve."""
     torch.set_num_threads(1)
     contestant = Theirs()
-    serve(
-        {
-            "about": contestant.about,
-            "steps": contestant.steps,
-            "evaluating": contestant.evaluating,
-            "loading": contestant.loading,
-            "gauc": contestant.gauc,
-            "agree": contestant.agree,
-            "fit": contestant.fit,
-        }
-    )
+    serve(contestant)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 ITEM = ("item_id", "topic", "creator", "duration_s")
@@ -20,10 +20,12 @@ TOWER_HIDDEN, TOWER_WIDTH = 64, 32
 ATTENTION = (80, 40)
 HEAD = (64,)
 LEARNING_RATE = 1e-3
+COMMANDS = ("about", "agree", "steps", "evaluating", "loading", "gauc", "fit")
 
 
-def serve(commands: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
+def serve(contestant: object) -> None:
     """Answer until standard input ends; whatever a library prints goes to standard error."""
+    commands = {name: getattr(contestant, name) for name in COMMANDS}
     answers, sys.stdout = sys.stdout, sys.stderr
     answers.write(json.dumps({"ready": True}) + "\n")
     answers.flush()

@@ -8,7 +8,7 @@ import torch
 from limerank.bench.train.results import TrainBench
 from limerank.bench.train.run import run_train_bench
 from limerank.bench.train.steps import CANDIDATES, full_requests, long_log, new_steps, one_candidate_each
-from limerank.bench.train.tables import spread_batch, table_space
+from limerank.bench.train.tables import spread_batch
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
@@ -93,7 +93,7 @@ def test_a_log_without_such_requests_is_told(dataset: StoredDataset) -> None:
 
 def test_a_batch_is_the_same_whatever_the_table() -> None:
     """Only the rows differ where items stand: they reach the end of the larger table, and one is still one."""
-    small, large = (spread_batch(table_space(rows), rows, 20) for rows in (20_000, 2_000_000))
+    small, large = (spread_batch(rows, 20) for rows in (20_000, 2_000_000))
     for one, other in ((small.inputs.history, large.inputs.history), (small.candidates, large.candidates)):
         assert len(one.items) == len(other.items)
         assert torch.equal(

@@ -8,23 +8,21 @@ from functools import partial
 from statistics import median
 from typing import Literal
 
-import numpy as np
 import torch
 
-from limerank.batch import Candidates, RequestBatch, UserInputs
-from limerank.bench.made_up import random_features
+from limerank.batch import RequestBatch
+from limerank.bench.made_up import BUILT_IN
+from limerank.bench.models import CATALOG, random_batch
 from limerank.bench.train.results import Spread, TableCost
 from limerank.bench.train.steps import Rounds, TrainingSteps
 from limerank.config import TrainConfig
-from limerank.data.batches import distinct_items, make_history
 from limerank.models import build_ranker
 from limerank.progress import Bar
-from limerank.schema import EncodedFeature, FeatureSpace, Kind
+from limerank.schema import UNKNOWN_INDEX, EncodedFeature, FeatureSpace, Kind
 
 MODEL = "lime-mha"
-ITEMS = 10_000
-"""Different items that batches draw from, whatever the size of the table: the r-th with probability ~ 1 / r."""
 HISTORY, CANDIDATES = 100, 16
+FIRST_ROW = UNKNOWN_INDEX + 1
 DENSE_ROWS_AT_MOST = 1_000_000
 
 
@@ -56,44 +54,19 @@ def _steps(updates: Literal["sparse", "dense"], rows: int, requests: int) -> tup
     torch.manual_seed(0)
     space = table_space(rows)
     ranker = build_ranker({"name": MODEL}, space, 1, "bench")
-    return TrainingSteps(ranker, TrainConfig(embedding_updates=updates)), spread_batch(space, rows, requests)
+    return TrainingSteps(ranker, TrainConfig(embedding_updates=updates)), spread_batch(rows, requests)
 
 
 def table_space(rows: int) -> FeatureSpace:
-    """Items with an id of their own and a category; users and context are small."""
-    return FeatureSpace(
-        item=(
-            EncodedFeature(name="item", kind=Kind.CATEGORICAL, size=rows),
-            EncodedFeature(name="category", kind=Kind.CATEGORICAL, size=100),
-        ),
-        event=(EncodedFeature(name="clicked", kind=Kind.CATEGORICAL, size=4),),
-        user=(EncodedFeature(name="country", kind=Kind.CATEGORICAL, size=100),),
-        context=(EncodedFeature(name="device", kind=Kind.CATEGORICAL, size=8),),
-    )
+    """The built-in features, with so many items."""
+    item = EncodedFeature(name="item", kind=Kind.CATEGORICAL, size=rows)
+    return BUILT_IN.model_copy(update={"item": (item, *BUILT_IN.item[1:])})
 
 
-def spread_batch(space: FeatureSpace, rows: int, requests: int, seed: int = 0) -> RequestBatch:
+def spread_batch(rows: int, requests: int) -> RequestBatch:
     """The same batch for every size of the table, but for where its items stand: evenly spread over the table."""
-    draw, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    different = min(ITEMS, rows - 2)
-    popularity = 1 / np.arange(1, different + 1)
-    popularity /= popularity.sum()
-    catalog = random_features(space.item, different, generator)
-    row_of = 2 + draw.permutation(different) * ((rows - 2) // different)
-    catalog.indices[:, 0] = torch.from_numpy(row_of)
-    history = draw.choice(different, requests * HISTORY, p=popularity)
-    items, item_of_candidate = distinct_items(catalog, draw.choice(different, requests * CANDIDATES, p=popularity))
-    return RequestBatch(
-        UserInputs(
-            random_features(space.user, requests, generator),
-            random_features(space.context, requests, generator),
-            make_history(
-                catalog,
-                history,
-                random_features(space.event, requests * HISTORY, generator),
-                np.arange(requests + 1) * HISTORY,
-            ),
-        ),
-        Candidates(items, item_of_candidate, torch.arange(requests + 1) * CANDIDATES),
-        torch.randint(0, 2, (requests * CANDIDATES, 1), generator=generator).float(),
-    )
+    batch = random_batch(requests, HISTORY, CANDIDATES)
+    step = max(1, (rows - FIRST_ROW) // CATALOG)
+    for items in (batch.inputs.history.items, batch.candidates.items):
+        items.indices[:, 0].mul_(step).remainder_(rows - FIRST_ROW).add_(FIRST_ROW)
+    return batch
