@@ -15,8 +15,14 @@ from limerank.typed import Typed, validate
 
 RENAMED_OPTIONS = {"pool": "select_from"}
 """Options of rankers by the names they had in files of version 0.2.0 and before."""
-OPTIONS_BEFORE: Mapping[str, Any] = {"tower_shortcut": False}
-"""What was so before rankers had an option for it. Finished runs and bundles name every option since then."""
+OPTIONS_BEFORE: Mapping[str, Mapping[str, Any]] = {
+    "": {"tower_shortcut": False},
+    "lime-xor": {"sharpness": 1.0},
+    "isab": {"sharpness": 1.0},
+    "hstu": {"sharpness": None},
+}
+"""What was so, for all rankers and for single ones, before there was an option for it or its default changed. Finished
+runs and bundles name every option since then."""
 
 
 class TrainConfig(Typed):
@@ -107,8 +113,9 @@ def current_names(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finished_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The model section of a finished run or a bundle; an option that it does not name is newer than it is."""
-    return {**current_names(model), **{key: value for key, value in OPTIONS_BEFORE.items() if key not in model}}
+    """The model section of a finished run or a bundle; what it does not name is as it was before options were named."""
+    before = {**OPTIONS_BEFORE[""], **OPTIONS_BEFORE.get(str(model.get("name")), {})}
+    return {**current_names(model), **{key: value for key, value in before.items() if key not in model}}
 
 
 def read_yaml(path: Path, error: type[LimerankError] = UsageError) -> dict[str, Any]:

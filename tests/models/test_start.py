@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import RANKERS, Ranker, build_ranker
+from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.attention import HeadProjection
 from limerank.nn.layers.decayed_attention import DecayedAttention
 from limerank.nn.layers.gated import GatedLayer
 from limerank.nn.layers.sasrec import SASRecBlock
+from limerank.nn.layers.xor import GATE_START, XorLayer
 
 PAGE = Path(__file__).parents[2] / "docs/rankers/index.md"
 
@@ -63,10 +65,10 @@ def test_the_docs_say_who_starts_aligned(dataset: StoredDataset) -> None:
         kind = without if not pairs else all_aligned if all(aligned(*pair) for pair in pairs) else some_not
         kind.add(name)
     sharpened = {name for name, ranker in RANKERS.items() if "sharpness" in ranker.options_type.model_fields}
-    assert some_not == {"sasrec", "hstu", "lime-hstu"}
+    assert some_not == {"sasrec", "lime-hstu"}
     assert all_aligned == sharpened - some_not
     (told,) = re.findall(r"^\* \*\*Starts differ\.\*\*(.*?)^\*", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    _, _, exceptions, nothing = re.split(r"`sharpness`|They do not in|`mha` gained.*?three\.", told, flags=re.DOTALL)
+    _, _, exceptions, nothing = re.split(r"`sharpness`|They do not in|`mha` gained.*?two\.", told, flags=re.DOTALL)
     assert set(re.findall(r"`([\w-]+)`", exceptions)) == some_not
     assert set(re.findall(r"`([\w-]+)`", nothing)) == without
 
@@ -76,3 +78,29 @@ def test_the_overview_says_who_is_factorized(dataset: StoredDataset) -> None:
     built = {name: build_ranker({"name": name}, dataset.encoders.space(), 1, "test") for name in RANKERS}
     assert {name: cell.startswith("yes") for name, cell in rows.items()} == {n: r.factorized for n, r in built.items()}
     assert {name for name, cell in rows.items() if "yes, folds" in cell} == {n for n, r in built.items() if r.foldable}
+
+
+def test_lime_xor_starts_with_one_rotation_and_open_gates(dataset: StoredDataset) -> None:
+    """Heads of the candidate stage and of every layer compare in the same subspaces, and no gate masks what was read."""
+    torch.manual_seed(0)
+    ranker = build_ranker({"name": "lime-xor", "sharpness": 2.0}, dataset.encoders.space(), 1, "test")
+    assert isinstance(ranker, LimeXORRanker)
+    rotation = ranker.link_keys.linear.weight
+    torch.testing.assert_close(rotation @ rotation.T, torch.eye(len(rotation)), atol=1e-4, rtol=0)
+    torch.testing.assert_close(ranker.candidate_queries.linear.weight, 2 * rotation)
+    for layer in ranker.stack.layers:
+        pair = layer_pairs(layer)
+        assert isinstance(layer, XorLayer)
+        assert pair is not None
+        torch.testing.assert_close(pair[0], 2 * rotation)
+        torch.testing.assert_close(pair[1], rotation)
+        gate, *others = layer.uvqk.bias.split(layer.parts)
+        assert (gate == GATE_START).all()
+        assert all((bias == 0).all() for bias in others)
+
+
+def test_hstu_starts_with_xavier_projections_if_asked(dataset: StoredDataset) -> None:
+    for sharpness, expected in ((None, False), (1.0, True)):
+        ranker = build_ranker({"name": "hstu", "sharpness": sharpness}, dataset.encoders.space(), 1, "test")
+        pairs = [pair for module in ranker.modules() if (pair := layer_pairs(module)) is not None]
+        assert [aligned(*pair) for pair in pairs] == [expected] * 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from limerank.config import RunConfig, TrainConfig, load_run_config
+from limerank.config import RunConfig, TrainConfig, finished_model, load_run_config
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
@@ -66,5 +66,13 @@ def test_a_run_names_every_option_and_one_of_before_has_no_shortcut(dataset: Sto
     del values["model"]["tower_shortcut"]
     file.write_text(yaml.safe_dump(values))
     assert load_run_config(file).model["tower_shortcut"] is False
+    assert finished_model({"name": "lime-xor", "links": 4}) == {
+        "name": "lime-xor",
+        "links": 4,
+        "tower_shortcut": False,
+        "sharpness": 1.0,
+    }
+    assert finished_model({"name": "hstu"})["sharpness"] is None
+    assert finished_model({"name": "hstu", "sharpness": 2.0, "tower_shortcut": True})["sharpness"] == 2.0
     with pytest.raises(DataError, match="cannot be loaded as weights of 'ttsn'"):
         FinishedRun.open(run.path).ranker(dataset)

@@ -21,7 +21,7 @@ class HSTU(RankerOptions):
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=3, ge=1, description="STU layers")
     sharpness: float | None = Field(
-        default=None, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
+        default=3.0, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
     activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")

@@ -19,9 +19,6 @@ from limerank.schema import FeatureSpace
 class LimeXOR(LimeOptions):
     """Options of LIME-XOR; defaults are the paper's, where it says (docs/rankers/lime.md)."""
 
-    sharpness: float = Field(
-        default=1.0, gt=0, description="scale of queries at the start, in every layer and in the candidate stage"
-    )
     layers: int = Field(default=3, ge=1, description="n, XOR layers; history meets history from the third on")
     activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the XOR attention")
     normalizer: Literal["length", "none"] = Field(
@@ -68,10 +65,10 @@ class LimeXORRanker(LimeRanker):
             dropout=options.dropout,
         )
         self.stack = XorStack(options.width, options.heads, options.layers, design)
-        start_aligned([self.candidate_queries], [self.link_keys], options.sharpness)
+        rotation = start_aligned([self.candidate_queries], [self.link_keys], options.sharpness)
         for layer in self.stack.layers:
             assert isinstance(layer, XorLayer)
-            layer.start_aligned(options.sharpness)
+            layer.start_aligned(options.sharpness, rotation)
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         history, offsets = self.history(inputs), inputs.history.offsets

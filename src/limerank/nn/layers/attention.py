@@ -77,8 +77,8 @@ class HeadProjection(nn.Module):
         return attend_gathered(queries, query_offsets, normal, offsets, self.linear.weight, self.linear.bias)
 
 
-def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float) -> None:
-    """Start queries and keys from one random rotation, so that attention starts as similarity.
+def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float) -> Tensor:
+    """Start queries and keys from one random rotation, so that attention starts as similarity; returns the rotation.
 
     Like attends to like from the first step, and two stages in a row start as a Nystrom approximation of one stage with
     the links as landmarks. `sharpness` scales the queries: the standard deviation of the initial scores; with more
@@ -91,3 +91,4 @@ def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sha
         projection.start_from(sharpness * rotation)
     for projection in keys:
         projection.start_from(rotation)
+    return rotation

@@ -62,11 +62,15 @@ class GatedLayer(nn.Module):
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
 
-    def start_aligned(self, sharpness: float) -> None:
-        """Start queries and keys from one random rotation (docs/decisions/0003-aligned-start.md)."""
+    def start_aligned(self, sharpness: float, rotation: Tensor | None = None) -> None:
+        """Start queries and keys from one rotation [query width, d], a random one unless it is given.
+
+        docs/decisions/0003-aligned-start.md
+        """
         with torch.no_grad():
             _, _, queries, keys = self.uvqk.weight.split(self.parts)
-            rotation = nn.init.orthogonal_(torch.empty_like(keys))
+            if rotation is None:
+                rotation = nn.init.orthogonal_(torch.empty_like(keys))
             queries.copy_(sharpness * rotation)
             keys.copy_(rotation)
 
