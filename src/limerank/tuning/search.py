@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+from limerank import files
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, InterruptionError, UsageError, require_extra
 from limerank.metrics import Metrics
