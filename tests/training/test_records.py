@@ -181,9 +181,9 @@ def test_every_run_has_a_page_that_needs_nothing_else(runs: dict[str, lr.Run]) -
     assert outline.headings == ["Metrics", "Calibration", "Training", "Time", "Data", "What was asked", "Made with"]
     assert outline.addresses == []
     assert "url(" not in html
-    assert len(outline.figures) == 6  # loss and learning rate by step, loss, NE, AUC and gAUC by epoch
+    assert len(outline.figures) == 6  # loss, learning rate and speed by step; NE, AUC and gAUC by epoch
     assert all({"svg", "table", "figcaption"} <= inside for inside in outline.figures)
-    assert len(outline.labels) == 4
+    assert len(outline.labels) == 6
     assert "validation NE by epoch: click, long_view" in outline.labels
     for metrics in run.record.test.values():
         assert f"<td>{metrics.ne:.4f}</td>" in html
