@@ -25,7 +25,7 @@ from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import available_cores
 from limerank.training.run import FinishedRun
-from limerank.training.trainer import train
+from limerank.training.trainer import is_of, resume, train
 
 POLL_SECONDS = 0.25
 STEPS_PER_REPORT = 20
@@ -95,7 +95,10 @@ def _watch(
 
 def _train(job: Job, done_steps: ValueProxy[int], lock: Lock) -> FinishedRun:
     torch.set_num_threads(1)
-    return train(job.config, job.out, _Counting(done_steps, lock), overwrite=job.overwrite)
+    progress = _Counting(done_steps, lock)
+    if not job.overwrite and is_of(job.out, job.config):
+        return resume(job.out, progress)
+    return train(job.config, job.out, progress, overwrite=job.overwrite)
 
 
 def _steps(config: RunConfig) -> int:

@@ -21,14 +21,14 @@ from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.checkpoint import Header, TrainingState, read_header
+from limerank.training.checkpoint import LAST, Header, TrainingState, comparable, read_header
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
 from limerank.training.steps.step import TrainingStep
-from limerank.training.unfinished import begun, is_done, publish, reopened
+from limerank.training.unfinished import begun, is_done, publish, reopened, unfinished_folder
 from limerank.typed import validate
 
 CONTINUED = "continued.json"
@@ -74,6 +74,15 @@ def resume(out: Path, progress: Progress) -> run.FinishedRun:
             values = files.read_json(folder / CONTINUED, DataError, run.FIX)
             training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
         return training.finish()
+
+
+def is_of(out: Path, config: RunConfig) -> bool:
+    """Whether an unfinished training can be resumed at `out`, and is of this configuration."""
+    folder = unfinished_folder(out)
+    if not (folder / LAST).is_file():
+        return False
+    complete = config.model_copy(update={"model": complete_model(config.model, "run configuration")})
+    return comparable(load_run_config(folder / run.CONFIG)) == comparable(complete)
 
 
 def continue_run(
