@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-NAMES = {"ttsn": "TTSN", "mha": "MHA skyline", "lime-mha": "LIME-MHA"}
+NAMES = {
+    "ttsn": "TTSN",
+    "mha": "MHA skyline",
+    "lime-mha": "LIME-MHA",
+    "hstu": "HSTU skyline",
+    "lime-xor": "LIME-XOR",
+}
 ACCURACY = {
     "16 (default)": "accuracy-simulated",
     "24": "accuracy-simulated-24-topics",
@@ -37,8 +43,8 @@ def metric(facts: dict[str, Any], model: str, name: str) -> str:
     return spread([row["test"][name] for row in facts["results"] if row["model"] == model])
 
 
-def closed(facts: dict[str, Any]) -> str:
-    fractions = [100 * fraction for fraction in facts["gap_closed"]["lime-mha"]]
+def closed(facts: dict[str, Any], model: str) -> str:
+    fractions = [100 * fraction for fraction in facts["gap_closed"][model]]
     return f"{mean(fractions):.0f} % ± {stdev(fractions):.0f} %"
 
 
@@ -46,7 +52,7 @@ def test_accuracy_table_of_the_readme() -> None:
     facts, text = results("accuracy-simulated"), page("README.md")
     for model, name in NAMES.items():
         cells = [metric(facts, model, one) for one in ("auc", "gauc", "ne")]
-        fraction = f"{closed(facts)} |" if model == "lime-mha" else "|"
+        fraction = f"{closed(facts, model)} |" if model.startswith("lime") else "|"
         assert " | ".join(["| " + name, *cells, fraction]) in text
     oracle = [f"{facts['oracle'][one]:.4f}" for one in ("auc", "gauc", "ne")]
     assert " | ".join(["| oracle", *oracle, "|"]) in text
@@ -56,11 +62,16 @@ def test_gaps_closed_on_harder_logs() -> None:
     table, readme = page("docs/explanation/simulated-log.md"), page("README.md")
     for topics, name in ACCURACY.items():
         facts = results(name)
-        cells = [metric(facts, model, "ne") for model in NAMES]
-        assert " | ".join([f"| {topics}", *cells, f"{closed(facts)} |"]) in table
-        assert facts["verdicts"]["lime-mha"]["beats_baseline_in_every_seed"]
-    easy, harder, hardest = (closed(results(name)).split("±")[0] for name in ACCURACY.values())
-    assert f"{harder}with 24 topics and {hardest}with 48, against {easy}with the default 16" in readme
+        ne = {model: metric(facts, model, "ne") for model in NAMES}
+        cells = [ne["ttsn"], ne["mha"], ne["lime-mha"], closed(facts, "lime-mha")]
+        cells += [ne["hstu"], ne["lime-xor"], closed(facts, "lime-xor")]
+        assert " | ".join([f"| {topics}", *cells]) in table
+        for model, skyline in (("lime-mha", "mha"), ("lime-xor", "hstu")):
+            assert facts["verdicts"][model]["beats_baseline_in_every_seed"]
+            assert facts["verdicts"][model]["skyline"] == skyline
+    for model in ("lime-mha", "lime-xor"):
+        easy, harder, hardest = (closed(results(name), model).split(" ±")[0] for name in ACCURACY.values())
+        assert f"{NAMES[model]} {easy}, {harder} and {hardest}" in readme
 
 
 def test_the_readme_compares_costs_as_its_table_does() -> None:

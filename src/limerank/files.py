@@ -133,6 +133,20 @@ def staged_file(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
+def locked(path: Path, doing: str) -> Iterator[None]:
+    """Hold a lock file that vanishes with its process; refused while another process is `doing` something there."""
+    import fcntl  # Windows has none, and must be able to say so
+
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = f"another process is {doing} there; wait for it or choose another --out"
+            raise ConflictError(f"{path.parent}: {said}") from None
+        yield
+
+
+@contextmanager
 def scratch_directory(path: Path) -> Iterator[Path]:
     """A directory for what is only needed on the way; it disappears whatever happens."""
     path.mkdir(parents=True)

@@ -208,7 +208,7 @@ def test_batches_follow_the_ranker_and_probabilities_come_back(dataset: StoredDa
     assert found.in_stored_order().rows.tolist() == sorted(found.rows.tolist())
     own, moved = (runs["ttsn"].evaluate(device=device, quiet=True) for device in (None, "cpu"))
     assert own.metrics == moved.metrics
-    with pytest.raises(UsageError, match="device: no device 'gpu'"):
+    with pytest.raises(UsageError, match="device: there is no device 'gpu'"):
         runs["ttsn"].evaluate(device="gpu", quiet=True)
 
 

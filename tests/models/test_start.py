@@ -81,7 +81,7 @@ def test_the_overview_says_who_is_factorized(dataset: StoredDataset) -> None:
 
 
 def test_lime_xor_starts_with_one_rotation_and_open_gates(dataset: StoredDataset) -> None:
-    """Candidate stage and layers compare in the same subspaces, and no gate masks what was read."""
+    """Heads of the candidate stage and of all layers compare in the same subspaces; no gate masks what was read."""
     torch.manual_seed(0)
     ranker = build_ranker({"name": "lime-xor", "sharpness": 2.0}, dataset.encoders.space(), 1, "test")
     assert isinstance(ranker, LimeXORRanker)

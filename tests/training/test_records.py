@@ -80,7 +80,7 @@ def test_a_training_records_when_with_what_and_how_fast(runs: dict[str, lr.Run])
     assert record.finished is not None
     assert record.started <= record.finished
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record.finished)
-    assert list(record.stage_seconds) == ["loading", "building", "training", "validating", "testing", "saving"]
+    assert list(record.stage_seconds) == ["loading", "building", "training", "validating", "saving", "testing"]
     assert record.steps == record.epochs * -(-len(run.dataset().requests_in(lr.Part.TRAIN)) // 32)
     assert record.rows_per_second
     assert (record.device, record.deterministic) == ("cpu", False)
@@ -178,12 +178,12 @@ def test_every_run_has_a_page_that_needs_nothing_else(runs: dict[str, lr.Run]) -
     run = runs["ttsn"]
     html = (run.path / "report.html").read_text()
     outline = outline_of(html)
-    assert outline.headings == ["Metrics", "Training", "Time", "Data", "What was asked", "Made with"]
+    assert outline.headings == ["Metrics", "Calibration", "Training", "Time", "Data", "What was asked", "Made with"]
     assert outline.addresses == []
     assert "url(" not in html
-    assert len(outline.figures) == 4  # loss, NE, AUC, gAUC
+    assert len(outline.figures) == 6  # loss, learning rate and speed by step; NE, AUC and gAUC by epoch
     assert all({"svg", "table", "figcaption"} <= inside for inside in outline.figures)
-    assert len(outline.labels) == 4
+    assert len(outline.labels) == 6
     assert "validation NE by epoch: click, long_view" in outline.labels
     for metrics in run.record.test.values():
         assert f"<td>{metrics.ne:.4f}</td>" in html

@@ -5,16 +5,19 @@ length. Rankers share item tower, head and batch, so what differs is how history
 that trains and serves, as fast as we could make it; the machine's GEMM runs in the same rounds. In training one step
 follows another, so every timed step comes right after an untimed one of the same ranker: its memory and caches are not
 those its neighbor left. Items are drawn by popularity (the r-th most popular with probability proportional to 1 / r),
-as logs have them.
+as logs have them. One thread is timed by the CPU time it takes, which on an idle machine is the time that passes, and
+beside other work leaves out what that work takes; several threads are timed by the time that passes.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import median
+from typing import Literal
 
 import numpy as np
 import torch
@@ -64,6 +67,8 @@ class ModelBench(BaseModel):
     processor: str
     cores: int
     threads: int
+    clock: Literal["cpu", "wall"]
+    """CPU time of the process, for one thread, or the time that passed."""
     repeats: int
     requests: int
     history: int
@@ -108,6 +113,7 @@ def run_model_bench(
         processor=platform.processor() or platform.machine(),
         cores=os.cpu_count() or 1,
         threads=threads,
+        clock="cpu" if threads == 1 else "wall",
         repeats=repeats,
         requests=requests,
         history=history,
@@ -188,7 +194,8 @@ def _measure(
     steps = [TrainingSteps(sized_ranker(name, sizes), batch) for name in models]
     left, right = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
     work = [*[part for step in steps for part in step.parts()], lambda: torch.mm(left, right)]
-    *times, gemm = interleaved_times(work, repeats)
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    *times, gemm = interleaved_times(work, repeats, clock)
     rows = []
     for number, name in enumerate(models):
         _, forward, backward, update = times[4 * number : 4 * number + 4]

@@ -9,7 +9,7 @@ from torch.nn import functional
 from limerank.batch import UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
-from limerank.nn.layers.attention import EPSILON, HeadProjection, start_aligned
+from limerank.nn.layers.attention import HeadProjection, RMSNorm, start_aligned
 from limerank.nn.layers.decayed_attention import DecayedAttention, decay_rates
 from limerank.ops.linear_attention import decay_to_end, outer_sums
 from limerank.schema import FeatureSpace
@@ -48,7 +48,7 @@ class LightningRanker(FactorizedRanker):
         self.to_queries = HeadProjection(width, heads, options.query_key_width)
         self.to_keys_values = HeadProjection(width, heads, options.query_key_width, width)
         start_aligned([self.to_queries], [self.to_keys_values], options.sharpness)
-        self.norm = nn.RMSNorm(width, eps=EPSILON)
+        self.norm = RMSNorm(width)
 
     def row_shape(self) -> tuple[int, int]:
         return self.options.heads, self.options.query_key_width // self.options.heads
@@ -68,7 +68,7 @@ class LightningRanker(FactorizedRanker):
         return functional.silu(queries).flatten(1)
 
     def finish(self, mixed: Tensor) -> Tensor:
-        normalized: Tensor = self.norm(mixed.flatten(1).to(self.norm.weight.dtype))
+        normalized: Tensor = self.norm(mixed.flatten(1))
         return normalized
 
     def row_parameters(self) -> list[Tensor]:

@@ -140,7 +140,7 @@ class ItemTower(nn.Module):
         of_ways = self.from_event(self.event_embedding(Features(self._ways(item.device))))
         way, index = self._way_of(history.events.indices), None
         possible = of_items.shape[0] * ways
-        if self._repeats(item, possible / MARKS_PER_EVENT):
+        if self._repeats(item, max(of_items.shape[0], possible / MARKS_PER_EVENT)):  # as many pairs as items, at least
             pairs, pair_of_event = distinct(item * ways + way, possible)
             if self._repeats(item, pairs.shape[0]):
                 item, way, index = pairs.div(ways, rounding_mode="floor"), pairs.remainder(ways), pair_of_event

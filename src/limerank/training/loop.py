@@ -163,7 +163,7 @@ class TrainingLoop:
         try:
             loss = self.step(batch, learning_rate_factor(state.step, self.steps, self.config))
         except NotFiniteError as broken:
-            raise self._diverged(state.batches, state.step + 1, str(broken)) from None
+            raise self._diverged(Position(state.passes, state.batches), state.step + 1, str(broken)) from None
         state.step += 1
         state.batches = self.loader.position.batches
         state.rows += rows
@@ -261,13 +261,15 @@ class TrainingLoop:
 
     def _check_finite(self) -> None:
         if not self.step.is_finite():
-            batches = self.state.batches or len(self.loader)
-            raise self._diverged(batches - 1, self.state.step, "some weights are not finite after it")
+            state = self.state
+            ended = Position(state.passes - 1, len(self.loader) - 1)
+            last = Position(state.passes, state.batches - 1) if state.batches else ended
+            raise self._diverged(last, state.step, "some weights are not finite after it")
 
-    def _diverged(self, batch: int, step: int, reason: str) -> DataError:
-        """The error to raise, with the batch kept; `batch` counts in the pass that the last step belonged to."""
-        self.loader.position = Position(self.state.epochs, batch)
-        return diverged(self.loader, batch, step, reason, self.folder, self._kept())
+    def _diverged(self, batch: Position, step: int, reason: str) -> DataError:
+        """The error to raise; the batch is kept."""
+        self.loader.position = batch
+        return diverged(self.loader, batch.batches, step, reason, self.folder, self._kept())
 
     def _kept(self) -> str:
         if not self.saved_step:

@@ -171,9 +171,9 @@ class _Training:
         record = self._record(loop.state, tested, counted, true)
         files.write_json(self.folder / run.RECORD, record.model_dump())
         (self.folder / CONTINUED).unlink(missing_ok=True)
-        if test:  # trials of a search are many, and nobody looks at their pages
-            report_if_possible(self.folder, self.progress)
         publish(self.folder, self.out)
+        if test:  # trials of a search are many, and nobody looks at their pages
+            report_if_possible(self.out, self.progress)
         return run.FinishedRun.open(self.out)
 
     def _loop(self, watch: Watch | None) -> TrainingLoop:

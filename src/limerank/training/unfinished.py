@@ -6,7 +6,6 @@ always whole, and one that is being replaced stays until the new one is finished
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ def begun(out: Path, *, overwrite: bool) -> Iterator[Path]:
             "(in Python overwrite=True)"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with files.locked(folder / LOCK, "training"):
         for path in folder.iterdir():
             if path.name != LOCK:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -67,7 +66,7 @@ def reopened(out: Path) -> Iterator[Path]:
         if (out / RECORD).is_file():
             raise ConflictError(f"{out}: is finished; to train it longer, train anew with more train.epochs")
         raise DataError(f"{folder}: no unfinished training here; begin one: limerank train CONFIG --out {out}")
-    with _locked(folder):
+    with files.locked(folder / LOCK, "training"):
         if not (folder / LAST).is_file() and not is_done(folder):
             raise DataError(
                 f"{folder / LAST}: no checkpoint was written yet; begin anew: limerank train CONFIG --out {out}"
@@ -101,16 +100,3 @@ def _telling(out: Path) -> Iterator[None]:
         saved = (unfinished_folder(out) / LAST).exists()
         kept = f"go on with: {resume_command(out)}" if saved else "nothing was kept: no step was done yet"
         raise KeyboardInterrupt(f"interrupted; {kept}") from None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One training at a time; the lock goes with the process that holds it."""
-    with (folder / LOCK).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConflictError(
-                f"{folder}: another process is training there; wait for it or choose another --out"
-            ) from None
-        yield

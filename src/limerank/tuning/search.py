@@ -6,10 +6,9 @@ import math
 import shutil
 import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from limerank import files
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, DataError, InterruptionError, UsageError, require_extra
 from limerank.metrics import Metrics
@@ -43,7 +42,7 @@ def run_search(tuning: Tuning, out: Path, progress: Progress) -> TuningRecord:
     fresh = _fresh(tuning, dataset)
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with files.locked(out / LOCK, "searching"):
         record = begin_or_go_on(out, fresh)
         record.save(out)
         try:
@@ -196,18 +195,3 @@ def _clear(run: Path) -> None:
         for path in run.parent.iterdir():
             if path.name == run.name or path.name.startswith(f"{run.name}."):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One search at a time; the lock vanishes with the process that holds it."""
-    import fcntl  # Windows has none, and must be able to say so
-
-    with (out / LOCK).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConflictError(
-                f"{out}: another process is searching there; wait for it or choose another --out"
-            ) from None
-        yield

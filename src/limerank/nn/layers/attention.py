@@ -22,6 +22,16 @@ def split_heads(rows: Tensor, *groups: int) -> Tensor:
     return rows.reshape(*rows.shape[:-1], *groups, rows.shape[-1] // math.prod(groups))
 
 
+class RMSNorm(nn.RMSNorm):
+    """Root mean square normalization in the precision of its weight: in half precision squares are not to be summed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=EPSILON)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows.to(self.weight.dtype))
+
+
 class HeadProjection(nn.Module):
     """LayerNorm, then one linear map per output, split into heads: [..., d] to tensors [..., H, output / H]."""
 

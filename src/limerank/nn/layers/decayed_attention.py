@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limerank.nn.layers.attention import EPSILON, HeadProjection
+from limerank.nn.layers.attention import HeadProjection, RMSNorm
 from limerank.ops.jagged import pad, unpad
 from limerank.ops.linear_attention import decayed_causal
 
@@ -30,7 +30,7 @@ class DecayedAttention(nn.Module):
     def __init__(self, width: int, heads: int, query_key_width: int, rates: Tensor, sharpness: float) -> None:
         super().__init__()
         self.project = HeadProjection(width, heads, query_key_width, query_key_width, width, width)
-        self.norm = nn.RMSNorm(width, eps=EPSILON)
+        self.norm = RMSNorm(width)
         self.to_output = nn.Linear(width, width, bias=False)
         self.register_buffer("rates", rates, persistent=False)
         rotation = nn.init.orthogonal_(torch.empty(query_key_width, width))
@@ -44,6 +44,5 @@ class DecayedAttention(nn.Module):
             pad(functional.silu(part), offsets) for part in (queries, keys, values)
         )
         mixed = unpad(decayed_causal(queries, keys, values, self.rates), positions)
-        normed = self.norm(mixed.flatten(1).to(self.norm.weight.dtype))
-        output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * normed)
+        output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * self.norm(mixed.flatten(1)))
         return output

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limerank.nn.layers.attention import EPSILON
+from limerank.nn.layers.attention import RMSNorm
 from limerank.nn.layers.causal_stack import last_rows
 from limerank.ops.groups import group_lists
 from limerank.ops.selective_scan import causal_convolution, selective_scan
@@ -41,7 +41,7 @@ class MambaBlock(nn.Module):
         super().__init__()
         inner, rank = expand * width, math.ceil(width / 16)
         self.parts = (rank, state, state)
-        self.norm = nn.RMSNorm(width, eps=EPSILON)
+        self.norm = RMSNorm(width)
         self.to_inner = nn.Linear(width, 2 * inner, bias=False)
         self.taps = nn.Parameter(nn.init.uniform_(torch.empty(taps, inner), -(taps**-0.5), taps**-0.5))
         self.taps_bias = nn.Parameter(torch.zeros(inner))

@@ -46,12 +46,12 @@ def _named(loader: RequestLoader, requests: NDArray[np.int64]) -> str:
     dataset = loader.dataset
     shown = requests[:MOST_NAMED]
     users = dataset.user_ids.gather(dataset.column("requests/user")[shown].astype(np.int64)).to_list()
-    happened: list[Any] = [None] * len(shown)
+    times: list[Any] = [None] * len(shown)
     if dataset.schema.time is not None:
-        happened = list(np.asarray(dataset.column("events/time")[dataset.column("requests/start")[shown]]))
+        times = list(np.asarray(dataset.column("events/time")[dataset.column("requests/start")[shown]]))
     named = [
-        f"{request} (user {user}{'' if moment is None else f', {time_text(int(moment))}'})"
-        for request, user, moment in zip(shown.tolist(), users, happened, strict=True)
+        f"{request} (user {user}{'' if time is None else f', {time_text(int(time))}'})"
+        for request, user, time in zip(shown.tolist(), users, times, strict=True)
     ]
     more = len(requests) - len(shown)
     return ", ".join(named) + (f" and {more} more" if more else "")

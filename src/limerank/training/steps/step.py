@@ -20,7 +20,7 @@ class NotFiniteError(ArithmeticError):
 
 
 class TrainingStep:
-    """A ranker, its optimizer and the settings of `train:` that a step needs; call it with a batch."""
+    """A ranker, its optimizer and the keys of `train:` that a step needs; call it with a batch."""
 
     def __init__(
         self,
