@@ -1,0 +1,63 @@
+"""Numbers of docs/reference/benchmarks.md are those of docs/results, row by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs/reference/benchmarks.md").read_text()
+TRAIN: dict[str, Any] = json.loads((ROOT / "docs/results/bench-train.json").read_text())
+FUXICTR: dict[str, Any] = json.loads((ROOT / "docs/results/bench-fuxictr.json").read_text())
+
+
+def lines(start: str) -> list[list[str]]:
+    """The cells of all table rows that begin so."""
+    return [line.strip("| ").split(" | ") for line in TEXT.splitlines() if line.startswith(f"| {start}")]
+
+
+def test_goals_are_told_as_they_were_judged() -> None:
+    for goal in TRAIN["goals"]:
+        verdict = "reached" if goal["reached"] else "**not reached**"
+        assert f"| {goal['name']}: {goal['goal']} | {goal['measured']} | {verdict} |" in TEXT
+
+
+def test_rows_per_second_and_shared_histories_of_every_ranker() -> None:
+    models = dict.fromkeys(row["model"] for row in TRAIN["throughput"])
+    assert len(models) >= 20
+    for model in models:
+        rates = [f"{row['rows_per_second']:,.0f}" for row in TRAIN["throughput"] if row["model"] == model]
+        times = [f"{row['times']:.1f}x" for row in TRAIN["sharing"] if row["model"] == model]
+        assert [f"`{model}`", *rates, *times] in lines(f"`{model}`")
+
+
+def test_the_loader_and_the_tables() -> None:
+    for row in TRAIN["loading"]:
+        if not row["prefetch"]:
+            found = [f"{row['step_ms']['median']:.1f}", f"{row['wait_ms']:.2f}", f"{100 * row['wait_fraction']:.1f} %"]
+            assert any(cells[1:4] == found for cells in lines(f"`{row['model']}`"))
+    for row in TRAIN["tables"]:
+        (cells,) = lines(f"{row['rows']:,} |")
+        told = f"{row['step_ms']['median']:.0f} ms, {row['times_smallest']:.2f}x"
+        assert cells[1 if row["updates"] == "sparse" else 2] == told
+
+
+@pytest.mark.parametrize("part", ["training", "evaluation", "loader", "gauc"])
+def test_ratios_to_fuxictr(part: str) -> None:
+    for row in FUXICTR[part]["results"]:
+        rates = [f"{row[name]['rows_per_cpu_second']:,.0f}" for name in ("limerank", "fuxictr")]
+        spread = f"{row['times_median']:.1f}x ({row['times_least']:.1f} to {row['times_most']:.1f})"
+        assert " | ".join([*rates, f"{row['times_by_cpu']:.1f}x", spread]) in TEXT
+
+
+def test_both_networks_are_one_and_their_accuracy_is_told() -> None:
+    assert all(one["largest_difference"] < 1e-5 for one in FUXICTR["same_network"].values())
+    ratios = [row["times_by_cpu"] for row in FUXICTR["training"]["results"]]
+    assert f"({min(ratios):.1f}x to {max(ratios):.1f}x)" in TEXT
+    assert ("The goal was 10x in training: reached (" in TEXT) == (min(ratios) >= 10)
+    (found,) = FUXICTR["accuracy"]["results"]
+    for name in ("limerank", "fuxictr"):
+        assert f"{found[name]['auc']['mean']:.4f}" in TEXT
