@@ -41,11 +41,13 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.evaluation.evaluate import EVALUATION_BATCH, predict
 from limerank.metrics import auc, grouped_auc, logloss
+from limerank.models import Ranker
 from limerank.models.din import DIN, DINRanker
 from limerank.nn.features import FeatureEmbedding
+from limerank.ops.gathered import Gathered
 from limerank.schema import EncodedFeature, FeatureSpace
 from limerank.splits import Part
-from limerank.training.optimizer import Optimizer
+from limerank.training.steps.step import TrainingStep
 
 FOLDER = Path(sys.argv[1])
 TRAINING = TrainConfig(learning_rate=LEARNING_RATE, final_learning_rate_fraction=1, warmup_fraction=0)
@@ -68,6 +70,10 @@ class SideBySide(nn.Module):
         """E [sum_n, d]."""
         items = self.item_embedding(history.items).index_select(0, history.item_of_event)
         return torch.cat([items, self.event_embedding(history.events)], 1)
+
+    def distinct_history(self, history: History) -> Gathered:
+        """The same; nothing is worth holding once."""
+        return Gathered(self.history(history))
 
     def item_parameters(self) -> list[nn.Parameter]:
         """The parameters T depends on."""
@@ -93,20 +99,10 @@ def make_ranker(variant: str, space: FeatureSpace, seed: int) -> DINRanker:
     return ranker
 
 
-class Training:
-    """A ranker that trains, step by step."""
-
-    def __init__(self, variant: str, dataset: StoredDataset, seed: int = 1) -> None:
-        self.ranker = make_ranker(variant, dataset.encoders.space(), seed).train()
-        self.optimizer = Optimizer(self.ranker, TRAINING)
-
-    def step(self, batch: Any) -> float:
-        """As `limerank train` does it."""
-        loss = self.ranker.loss(batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step(1.0)
-        return float(loss.detach())
+def new_training(variant: str, dataset: StoredDataset, seed: int = 1) -> TrainingStep:
+    """The step that `limerank train` repeats."""
+    ranker = make_ranker(variant, dataset.encoders.space(), seed).train()
+    return TrainingStep(ranker, TRAINING, ("click",), torch.device("cpu"))
 
 
 class Ours:
@@ -116,7 +112,7 @@ class Ours:
         self.dataset = StoredDataset.open(FOLDER / "dataset")
         counts = self.dataset.manifest.counts
         self.per_request = counts["events"] / counts["requests"]
-        self.trainings: dict[str, Training] = {}
+        self.trainings: dict[str, TrainingStep] = {}
         self.streams: dict[Any, Any] = {}
 
     def about(self) -> dict[str, Any]:
@@ -133,10 +129,10 @@ class Ours:
         requests = max(1, round(batch_rows / self.per_request))
         return RequestLoader(self.dataset, part, batch_requests=requests, max_history=HISTORY, seed=seed)
 
-    def training(self, variant: str) -> Training:
+    def training(self, variant: str) -> TrainingStep:
         """Built once."""
         if variant not in self.trainings:
-            self.trainings[variant] = Training(variant, self.dataset)
+            self.trainings[variant] = new_training(variant, self.dataset)
         return self.trainings[variant]
 
     def steps(self, variant: str, batch_rows: int, steps: int) -> dict[str, Any]:
@@ -151,7 +147,7 @@ class Ours:
         def work() -> int:
             rows = 0
             for batch in islice(stream, steps):
-                training.step(batch)
+                training(batch, 1.0)
                 rows += len(batch.labels)
             return rows
 
@@ -199,13 +195,13 @@ class Ours:
 
         The initial weights are left in a file for the other contestant.
         """
-        training, started = Training(variant, self.dataset, seed), time.perf_counter()
+        training, started = new_training(variant, self.dataset, seed), time.perf_counter()
         save_weights(training.ranker, weights)
         loader, best, best_weights = self.loader(Part.TRAIN, batch_rows, seed), -1.0, {}
         for _ in range(epochs):
             training.ranker.train()
             for batch in loader:
-                training.step(batch)
+                training(batch, 1.0)
             found = self.measured(training.ranker, Part.VALIDATION)["auc"]
             if found > best:
                 best, best_weights = found, {k: v.clone() for k, v in training.ranker.state_dict().items()}
@@ -213,7 +209,7 @@ class Ours:
         training.ranker.load_state_dict(best_weights)
         return {"seconds": seconds, **self.measured(training.ranker, Part.TEST)}
 
-    def measured(self, ranker: DINRanker, part: Part) -> dict[str, float]:
+    def measured(self, ranker: Ranker, part: Part) -> dict[str, float]:
         """AUC and logloss of one part."""
         found = predict(ranker, self.loader(part, round(EVALUATION_BATCH * self.per_request), None))
         label = self.dataset.column("events/label.click")[found.rows].astype(np.float64)
@@ -221,8 +217,9 @@ class Ours:
         return {"auc": float(auc(label, score) or 0), "logloss": logloss(label, score)}
 
 
-def save_weights(ranker: DINRanker, path: str) -> None:
+def save_weights(ranker: Ranker, path: str) -> None:
     """Under the names of the other contestant."""
+    assert isinstance(ranker, DINRanker)
     np.savez(path, allow_pickle=False, **{name: one.numpy() for name, one in named_weights(ranker).items()})
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from limerank.bench.train.results import Loading, Spread
-from limerank.bench.train.steps import Rounds, TrainingSteps, new_steps
+from limerank.bench.train.steps import Rounds, step_on
 from limerank.config import TrainConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.progress import Bar
 from limerank.splits import Part
+from limerank.training.steps.step import TrainingStep
 
 PREFETCH = 2
 
@@ -26,9 +27,9 @@ def measure_loading(
     """
     results = []
     for name in models:
-        steps = new_steps(name, dataset)
+        step = step_on(name, dataset)
         ways = [
-            _Steps(steps, dataset, batches, prefetch, time.perf_counter if prefetch else rounds.clock)
+            _Steps(step, dataset, batches, prefetch, time.perf_counter if prefetch else rounds.clock)
             for prefetch in (0, PREFETCH)
         ]
         rounds.of([way.run for way in ways])
@@ -51,10 +52,10 @@ class _Steps:
     """The same requests in every round, spread over all users and all lengths of history."""
 
     def __init__(
-        self, steps: TrainingSteps, dataset: StoredDataset, batches: int, prefetch: int, clock: Callable[[], float]
+        self, step: TrainingStep, dataset: StoredDataset, batches: int, prefetch: int, clock: Callable[[], float]
     ) -> None:
         config = TrainConfig()
-        self.steps, self.prefetch, self.clock = steps, prefetch, clock
+        self.learn, self.prefetch, self.clock = step, prefetch, clock
         self.seconds: list[float] = []
         self.waits: list[float] = []
         self.loader = RequestLoader(
@@ -64,7 +65,7 @@ class _Steps:
             max_history=config.max_history,
             seed=1,
             prefetch=prefetch,
-            with_times=steps.ranker.needs_times,
+            with_times=step.ranker.needs_times,
         )
         every = max(1, len(self.loader.requests) // (batches * config.batch_requests))
         self.loader.requests = self.loader.requests[::every][: batches * config.batch_requests]
@@ -74,7 +75,7 @@ class _Steps:
         waited = 0.0
         for batch in self.loader:
             waited += self.clock() - asked
-            self.steps.step(batch)
+            self.learn(batch, 1.0)
             asked = self.clock()
         self.seconds.append(asked - started)
         self.waits.append(waited)

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from limerank.bench.metrics import MetricBench
+
 Clock = Literal["wall", "cpu"]
 
 
@@ -72,14 +74,6 @@ class TableCost(BaseModel):
     """The step against that of the smallest table with sparse updates, in the same rounds; median."""
 
 
-class MetricCost(BaseModel):
-    """Exact gAUC of many rows."""
-
-    rows: int
-    groups: int
-    seconds: float
-
-
 class Goal(BaseModel):
     """What the project wants, and whether this run reached it."""
 
@@ -108,5 +102,5 @@ class TrainBench(BaseModel):
     sharing: list[Sharing]
     loading: list[Loading]
     tables: list[TableCost]
-    metrics: list[MetricCost]
+    metrics: MetricBench
     goals: list[Goal]

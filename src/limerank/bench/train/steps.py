@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -23,10 +24,11 @@ from limerank.data.build.prepare import prepare
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
-from limerank.models import Ranker, build_ranker
+from limerank.models import build_ranker
 from limerank.progress import Bar
+from limerank.schema import FeatureSpace
 from limerank.splits import Part
-from limerank.training.optimizer import Optimizer
+from limerank.training.steps.step import TrainingStep
 
 Ints = NDArray[np.int64]
 CANDIDATES = 16
@@ -48,22 +50,6 @@ class Rounds:
         return interleaved_times(contestants, self.repeats, self.clock)
 
 
-class TrainingSteps:
-    """A ranker in training: the same loss and the same optimizer as `limerank train`."""
-
-    def __init__(self, ranker: Ranker, config: TrainConfig | None = None) -> None:
-        self.ranker = ranker.train()
-        self.optimizer = Optimizer(ranker, config or TrainConfig())
-
-    def step(self, batch: RequestBatch) -> float:
-        """Loss, gradients, update."""
-        loss = self.ranker.loss(batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step(1.0)
-        return float(loss.detach())
-
-
 def long_log(folder: Path, history: int) -> StoredDataset:
     """A simulated log in which many training requests have a history of this length and `CANDIDATES` candidates."""
     sessions = max(8, round(ROOM * history / EVENTS_PER_SESSION / TRAIN_FRACTION))
@@ -80,10 +66,18 @@ def full_requests(loader: RequestLoader, history: int, candidates: int) -> Ints:
     return found
 
 
-def new_steps(name: str, dataset: StoredDataset) -> TrainingSteps:
-    """A ranker with its default options, ready to train."""
+def training_step(
+    name: str, space: FeatureSpace, tasks: tuple[str, ...], config: TrainConfig | None = None
+) -> TrainingStep:
+    """A ranker with its default options, ready to train: the step that `limerank train` repeats."""
     torch.manual_seed(0)
-    return TrainingSteps(build_ranker({"name": name}, dataset.encoders.space(), len(dataset.schema.tasks), "bench"))
+    ranker = build_ranker({"name": name}, space, len(tasks), "bench").train()
+    return TrainingStep(ranker, config or TrainConfig(), tasks, torch.device("cpu"))
+
+
+def step_on(name: str, dataset: StoredDataset) -> TrainingStep:
+    """The same for a dataset."""
+    return training_step(name, dataset.encoders.space(), tuple(task.name for task in dataset.schema.tasks))
 
 
 def measure_throughput(
@@ -99,7 +93,7 @@ def measure_throughput(
     full = full_requests(loaders[False], max(history, 1), CANDIDATES)
     chosen = np.random.default_rng(0).permutation(full)[: requests * 8]
     batches = [chosen[start : start + requests] for start in range(0, max(1, len(chosen) - requests + 1), requests)]
-    contestants = [_WholeStep(new_steps(name, dataset), loaders, batches, rounds.clock) for name in models]
+    contestants = [_WholeStep(step_on(name, dataset), loaders, batches, rounds.clock) for name in models]
     times = rounds.of([part for one in contestants for part in (one.step, one.step)])
     bar.advance()
     results = []
@@ -123,13 +117,13 @@ class _WholeStep:
 
     def __init__(
         self,
-        steps: TrainingSteps,
+        step: TrainingStep,
         loaders: dict[bool, RequestLoader],
         batches: list[Ints],
         clock: Callable[[], float],
     ) -> None:
-        self.steps, self.batches, self.clock, self.number = steps, batches, clock, 0
-        self.loader = loaders[steps.ranker.needs_times]
+        self.learn, self.batches, self.clock, self.number = step, batches, clock, 0
+        self.loader = loaders[step.ranker.needs_times]
         self.assembling: list[float] = []
 
     def step(self) -> None:
@@ -138,7 +132,7 @@ class _WholeStep:
         started = self.clock()
         batch = self.loader.assemble(requests)
         self.assembling.append(self.clock() - started)
-        self.steps.step(batch)
+        self.learn(batch, 1.0)
 
 
 def measure_sharing(
@@ -147,17 +141,14 @@ def measure_sharing(
     """A step on a few requests with `CANDIDATES` candidates, and on every candidate as a request of its own."""
     results = []
     for name in models:
-        steps = new_steps(name, dataset)
+        step = step_on(name, dataset)
         loader = RequestLoader(
-            dataset, Part.TRAIN, batch_requests=requests, max_history=history, with_times=steps.ranker.needs_times
+            dataset, Part.TRAIN, batch_requests=requests, max_history=history, with_times=step.ranker.needs_times
         )
         chosen = full_requests(loader, history, CANDIDATES)[-requests:]
         shared = loader.assemble(chosen)
         repeated = one_candidate_each(loader, chosen)
-        ways: list[Callable[[], object]] = [
-            lambda batch=batch, steps=steps: steps.step(batch)  # type: ignore[misc]
-            for batch in (shared, shared, repeated, repeated)
-        ]
+        ways: list[Callable[[], object]] = [partial(step, batch, 1.0) for batch in (shared, shared, repeated, repeated)]
         _, together, _, apart = rounds.of(ways)
         results.append(
             Sharing(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Literal
-
-import torch
 
 from limerank.batch import RequestBatch
 from limerank.bench.made_up import BUILT_IN
 from limerank.bench.models import CATALOG, random_batch
 from limerank.bench.train.results import Spread, TableCost
-from limerank.bench.train.steps import Rounds, TrainingSteps
+from limerank.bench.train.steps import Rounds, training_step
 from limerank.config import TrainConfig
-from limerank.models import build_ranker
 from limerank.progress import Bar
 from limerank.schema import UNKNOWN_INDEX, EncodedFeature, FeatureSpace, Kind
 
@@ -33,9 +30,8 @@ def measure_tables(rows: Sequence[int], requests: int, rounds: Rounds, bar: Bar)
     ways += [("dense", size) for size in sorted(rows) if size <= DENSE_ROWS_AT_MOST]
     results = []
     for updates, size in ways:
-        contestants = [_steps("sparse", smallest, requests), _steps(updates, size, requests)]
-        work = [partial(steps.step, batch) for steps, batch in contestants]
-        _, base, _, times = rounds.of([part for one in work for part in (one, one)])
+        contestants = [_step("sparse", smallest, requests), _step(updates, size, requests)]
+        _, base, _, times = rounds.of([one for one in contestants for _ in range(2)])
         results.append(
             TableCost(
                 updates=updates,
@@ -44,17 +40,16 @@ def measure_tables(rows: Sequence[int], requests: int, rounds: Rounds, bar: Bar)
                 times_smallest=median(b / a for a, b in zip(base, times, strict=True)),
             )
         )
-        del contestants, work
+        del contestants
         gc.collect()  # tables of gigabytes: before the next one is made
         bar.advance()
     return results
 
 
-def _steps(updates: Literal["sparse", "dense"], rows: int, requests: int) -> tuple[TrainingSteps, RequestBatch]:
-    torch.manual_seed(0)
-    space = table_space(rows)
-    ranker = build_ranker({"name": MODEL}, space, 1, "bench")
-    return TrainingSteps(ranker, TrainConfig(embedding_updates=updates)), spread_batch(rows, requests)
+def _step(updates: Literal["sparse", "dense"], rows: int, requests: int) -> Callable[[], float]:
+    """A step on the batch that is always the same, with a table of so many rows."""
+    step = training_step(MODEL, table_space(rows), ("click",), TrainConfig(embedding_updates=updates))
+    return partial(step, spread_batch(rows, requests), 1.0)
 
 
 def table_space(rows: int) -> FeatureSpace:
