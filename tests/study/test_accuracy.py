@@ -93,7 +93,9 @@ def test_finished_runs_are_kept(dataset: StoredDataset, tmp_path: Path) -> None:
     written = (tmp_path / "ttsn-seed1" / "run.json").stat().st_mtime_ns
     assert study(settings) == first
     assert (tmp_path / "ttsn-seed1" / "run.json").stat().st_mtime_ns == written
-    with pytest.raises(UsageError, match="ttsn-seed1: is of another configuration or of other data; pass another --out"):
+    with pytest.raises(
+        UsageError, match="ttsn-seed1: is of another configuration or of other data; pass another --out"
+    ):
         study(settings.with_train(epochs=2))
     assert first.origin is not None
     assert first.origin.data_fingerprint == dataset.fingerprint
