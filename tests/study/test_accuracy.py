@@ -83,7 +83,7 @@ def test_settings_of_single_rankers(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_kept(dataset: StoredDataset, tmp_path: Path) -> None:
-    """The same study again trains nothing and finds the same; another configuration is refused; origins are recorded."""
+    """The same study again trains nothing and finds the same; another configuration is refused."""
     settings = StudyConfig(train={"epochs": 1, "max_history": 5})
 
     def study(settings: StudyConfig) -> AccuracyStudy:
