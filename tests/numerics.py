@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS = ["ops", "nn", "models", "parity", "serve", "training", "bench/test_op_bench.py", "test_metrics.py"]
+TESTS = ["ops", "nn", "models", "parity", "serve", "training", "bench/test_op_bench.py", "metrics"]
 LEFT_OUT = ["ops/test_xor_triton.py"]
 """Interpreted by NumPy, or compiled for other processors: none of this reaches it."""
 CHECK = "test_numerics.py"

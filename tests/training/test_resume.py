@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +87,31 @@ def test_killed_and_resumed_is_uninterrupted(
     assert not unfinished_folder(out).exists()
 
 
+def commanded(dataset: StoredDataset, model: str, **training: object) -> list[str]:
+    """A training as it is typed, but for where it goes; commands compute on one thread wherever they run."""
+    asked = [f"train.{key}={value}" for key, value in {"max_history": 10, **training}.items()]
+    sets = [word for one in ["seed=3", *asked] for word in ("--set", one)]
+    return ["train", model, "--dataset", str(dataset.path), *sets, "--out"]
+
+
+def started(command: list[str], out: Path, until: Callable[[Path], bool]) -> subprocess.Popen[str]:
+    """The process of a command, when the folder of its training is as it should be."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "limerank", *command, str(out)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not until(unfinished_folder(out)) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
 def test_a_process_killed_with_sigkill_and_resumed_is_uninterrupted(dataset: StoredDataset, tmp_path: Path) -> None:
-    """A real process, a real kill -9 at a moment nobody chose, then the command that resumes."""
-    settings = configured(dataset, {"name": "mha"}, epochs=2, batch_requests=2, checkpoint_steps=5)
-    whole = train(settings, tmp_path / "whole", QUIET)
+    """A real process, a real kill -9 at a time nobody chose, then the command that resumes."""
+    command = commanded(dataset, "mha", epochs=2, batch_requests=2, log_steps=5, checkpoint_steps=5)
+    assert limerank(*command, tmp_path / "whole").returncode == 0
     out = tmp_path / "killed"
-    keys = ("epochs", "batch_requests", "max_history", "log_steps", "checkpoint_steps")
-    asked = [f"train.{key}={getattr(settings.train, key)}" for key in keys]
-    command = ["train", "mha", "--dataset", str(dataset.path), "--out", str(out), "--set", "seed=3"]
-    command += [word for one in asked for word in ("--set", one)]
-    process = subprocess.Popen([sys.executable, "-m", "limerank", *command], env=ENVIRONMENT, stderr=subprocess.PIPE)
-    last, deadline = unfinished_folder(out) / LAST, time.monotonic() + 120
-    while not last.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    process = started(command, out, lambda folder: (folder / LAST).exists())
     time.sleep(random.Random(1).random() / 5)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -106,32 +119,28 @@ def test_a_process_killed_with_sigkill_and_resumed_is_uninterrupted(dataset: Sto
     assert not out.exists()
     done = limerank("train", "--resume", out)
     assert done.returncode == 0, done.stderr
-    assert_same(FinishedRun.open(out), whole)
+    assert_same(FinishedRun.open(out), FinishedRun.open(tmp_path / "whole"))
 
 
 def test_ctrl_c_saves_the_step_and_says_how_to_go_on(dataset: StoredDataset, tmp_path: Path) -> None:
     """What it prints is a command that works, and no step is lost or done twice."""
-    settings = configured(dataset, {"name": "ttsn"}, epochs=2, batch_requests=2, log_steps=1)
-    whole = train(settings, tmp_path / "whole", QUIET)
+    command = commanded(dataset, "ttsn", epochs=2, batch_requests=2, log_steps=1)
+    assert limerank(*command, tmp_path / "whole").returncode == 0
     out = tmp_path / "run"
-    command = ["train", "ttsn", "--dataset", str(dataset.path), "--out", str(out), "--set", "seed=3"]
-    for key in ("epochs", "batch_requests", "max_history", "log_steps"):
-        command += ["--set", f"train.{key}={getattr(settings.train, key)}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "limerank", *command], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
-    log, deadline = unfinished_folder(out) / "metrics.jsonl", time.monotonic() + 120
-    while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    process = started(command, out, lambda folder: has_lines(folder / "metrics.jsonl"))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert f"go on with: limerank train --resume {out}" in said
     state = read_any_header(unfinished_folder(out) / LAST).state
     assert f"interrupted at step {state.step:,} of" in said
-    assert len(log.read_text().splitlines()) == state.step
+    assert len([line for line in lines(unfinished_folder(out)) if line["kind"] == "step"]) == state.step
     assert limerank("train", "--resume", out).returncode == 0
-    assert_same(FinishedRun.open(out), whole)
+    assert_same(FinishedRun.open(out), FinishedRun.open(tmp_path / "whole"))
+
+
+def has_lines(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def stopped(dataset: StoredDataset, out: Path, **training: Any) -> RunConfig:
