@@ -25,9 +25,9 @@ from limerank.api.run import Run
 from limerank.config import RunConfig, TrainConfig
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import ConflictError, DataError, UnavailableError
+from limerank.errors import ConflictError, DataError, UnavailableError, UsageError
 from limerank.progress import Progress
-from limerank.training.checkpoint import LAST, read_any_header
+from limerank.training.checkpoint import LAST, TrainingState, read_any_header
 from limerank.training.run import FinishedRun
 from limerank.training.trainer import resume, train
 from limerank.training.unfinished import unfinished_folder
@@ -272,3 +272,61 @@ def test_a_run_that_was_killed_while_it_was_put_in_place_is_put_there(dataset: S
 def test_python_resumes_too(dataset: StoredDataset, tmp_path: Path) -> None:
     config = stopped(dataset, tmp_path / "run")
     assert_same(Run.resume(tmp_path / "run", quiet=True), train(config, tmp_path / "whole", QUIET))
+
+
+def test_a_training_that_cannot_be_put_in_place_is_not_lost(dataset: StoredDataset, tmp_path: Path) -> None:
+    """Something came in the way meanwhile; when it is gone, resuming finishes without a step."""
+    out = tmp_path / "run"
+
+    def in_the_way(epoch: int, metrics: object) -> None:
+        out.mkdir(exist_ok=True)
+        (out / "mine.txt").write_text("precious")
+
+    with pytest.raises(ConflictError, match="exists already"):
+        train(configured(dataset, {"name": "ttsn"}), out, QUIET, watch=in_the_way)
+    assert (out / "mine.txt").read_text() == "precious"
+    shutil.rmtree(out)
+    finished = resume(out, QUIET)
+    assert sorted(path.name for path in finished.path.iterdir()) == [
+        "config.yaml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "report.html",
+        "run.json",
+    ]
+
+
+def test_overwriting_gives_nothing_up_for_a_mistake(dataset: StoredDataset, tmp_path: Path) -> None:
+    """A training that cannot even begin leaves the one that can be resumed."""
+    out = tmp_path / "run"
+    config = stopped(dataset, out)
+    mistakes = {"task_weights": {"clik": 1.0}, "device": "gpu"}
+    for key, value in mistakes.items():
+        wrong = config.model_copy(update={"train": config.train.model_copy(update={key: value})})
+        with pytest.raises(UsageError):
+            train(wrong, out, QUIET, overwrite=True)
+    with pytest.raises(DataError):
+        train(config.model_copy(update={"dataset": tmp_path / "none"}), out, QUIET, overwrite=True)
+    assert_same(resume(out, QUIET), train(config, tmp_path / "whole", QUIET))
+
+
+def test_it_is_found_by_the_name_of_its_folder_too(dataset: StoredDataset, tmp_path: Path) -> None:
+    stopped(dataset, tmp_path / "my run")
+    assert resume(tmp_path / "my run.unfinished", QUIET).path == tmp_path / "my run"
+
+
+def test_a_folder_of_that_name_that_is_no_training_is_left_alone(dataset: StoredDataset, tmp_path: Path) -> None:
+    mine = tmp_path / "run.unfinished"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("precious")
+    with pytest.raises(ConflictError, match="holds something else than a training"):
+        train(configured(dataset, {"name": "ttsn"}), tmp_path / "run", QUIET, overwrite=True)
+    assert (mine / "thesis.txt").read_text() == "precious"
+
+
+def test_numbers_of_a_checkpoint_stay_what_they_are() -> None:
+    """Loss scaling counts in whole numbers, and a float comes back to its last bit."""
+    state = TrainingState(scaler={"scale": 65536.0, "growth_interval": 2000}, epoch_loss=0.1 + 0.2, best_value=1 / 3)
+    again = TrainingState.model_validate_json(state.model_dump_json())
+    assert again == state
+    assert [type(value) for value in again.scaler.values()] == [float, int]

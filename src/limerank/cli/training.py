@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -94,7 +95,7 @@ def train(
     for line in drift(record):
         say(line)
     say(ended)
-    say(f"next: limerank export {run.path} --store stores/demo")
+    say(f"next: limerank export {shlex.quote(str(run.path))} --store stores/demo")
 
 
 def export(

@@ -22,6 +22,7 @@ from limerank.metrics import Interval, bootstrap_intervals, calibration_bins
 from limerank.models import Ranker
 from limerank.progress import Progress
 from limerank.splits import Part
+from limerank.times import time_text
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,20 @@ def evaluate_part(
 ) -> Evaluation:
     """Score every candidate of a part and measure it: all rows, segments `by` a column, differences to another.
 
-    Of the test part only requests `later_than` a time are measured: what a run that went on has learned from is not.
+    But for the train part, only requests `later_than` a time are measured: what a run that went on has learned from is
+    not.
     """
     check_segments(by, dataset)
     requests = dataset.requests_in(part)
-    if later_than is not None and part is Part.TEST:
+    if later_than is not None and part is not Part.TRAIN:
         time = dataset.column("events/time")[dataset.column("requests/start")[requests]]
         requests = requests[time > later_than]
     loader = evaluation_loader(dataset, requests, 1)
     if not len(loader):
         selected = part is Part.VALIDATION and dataset.schema.split.select_on_test
         why = "it selects on the test part" if selected else "no request of the dataset is in it"
+        if later_than is not None:
+            why = f"the run has learned from requests up to {time_text(later_than)}, and none of that part is later"
         raise DataError(f"{dataset.path}: has no {part.value} part ({why}); evaluate on another")
     found = _predict(own, dataset, requests, progress, device)
     segmentations = [segmentation(one, dataset, found) for one in dict.fromkeys(by)]

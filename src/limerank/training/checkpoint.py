@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from limerank import files
-from limerank.config import RunConfig
+from limerank.config import RunConfig, TrainConfig
 from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.typed import validate
@@ -58,7 +58,7 @@ class TrainingState(BaseModel):
     epochs_seconds: float = 0.0
     """What the epochs that were measured took."""
     started: str = ""
-    scaler: dict[str, float] = {}
+    scaler: dict[str, int | float] = {}
     """Of fp16's loss scaling."""
 
 
@@ -98,10 +98,11 @@ def read_header(folder: Path, config: RunConfig, data_fingerprint: str) -> Heade
             f"({header.data_fingerprint[:12]}): the dataset was prepared anew or has grown; bring it back as it was "
             f"(limerank append --undo takes the last append back), or {FIX}"
         )
+    before = {f"train.{key}": value for key, value in TrainConfig().model_dump(mode="json").items()} | header.config
     for key, value in comparable(config).items():
-        if header.config.get(key) != value:
+        if before.get(key) != value:
             raise DataError(
-                f"{folder}: '{key}' is {value} in its configuration and {header.config.get(key)} in the checkpoint; a "
+                f"{folder}: '{key}' is {value} in its configuration and {before.get(key)} in the checkpoint; a "
                 f"training that is resumed keeps its configuration: change it back, or {FIX}"
             )
     return header

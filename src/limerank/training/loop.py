@@ -80,7 +80,8 @@ class TrainingLoop:
         self.window = ProgressiveWindow(loader, step) if self.config.order == "time" else None
         self.saved_step = 0
         self.saved_at = self.logged_at = self.said_at = self.began = time.perf_counter()
-        self.began_step = 0
+        self.began_step = self.timed_rows = 0
+        self.in_step = False
         self.board: TensorBoardLog | None = None
         self.bar: Bar
 
@@ -114,7 +115,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train to the end; the best weights are left in the ranker."""
         self.began = time.perf_counter()
-        board = TensorBoardLog(self.folder / run.TENSORBOARD, self.began_step) if self.config.tensorboard else None
+        board = self._board() if self.config.tensorboard else None
         self.board = board
         try:
             with self.interrupts, self.progress.bar(f"training {self.step.ranker.name}", self.steps) as self.bar:
@@ -125,6 +126,9 @@ class TrainingLoop:
                 board.close()
         run.load_weights(self.step.ranker, self.folder / best_weights(self.state.best_epoch))
 
+    def _board(self) -> TensorBoardLog:
+        return TensorBoardLog(self.folder / run.TENSORBOARD, self.began_step + 1 if self.began_step else None)
+
     def _train(self) -> None:
         try:
             while not self._is_finished():
@@ -134,12 +138,17 @@ class TrainingLoop:
                 self._measure()
         except KeyboardInterrupt:
             self.interrupts.forget()
-            with suppress(KeyboardInterrupt), self.interrupts.held():
-                self.save()
-            raise KeyboardInterrupt(
-                f"interrupted at step {self.state.step:,} of {self.steps:,}, which is saved; go on with: "
-                f"{resume_command(self.out)}"
-            ) from None
+            if not self.in_step:  # pressed again inside of one: half a step is nothing to save
+                with suppress(KeyboardInterrupt), self.interrupts.held():
+                    self.save()
+            raise KeyboardInterrupt(self._interrupted()) from None
+
+    def _interrupted(self) -> str:
+        where = f"interrupted at step {self.state.step:,} of {self.steps:,}"
+        if not (self.folder / LAST).exists():
+            return f"{where}; nothing was kept: no checkpoint had been written yet"
+        kept = "which" if self.saved_step == self.state.step and not self.in_step else f"step {self.saved_step:,}"
+        return f"{where}, {kept} is saved; go on with: {resume_command(self.out)}"
 
     def _is_finished(self) -> bool:
         waited = self.state.epochs - self.state.best_epoch
@@ -148,15 +157,18 @@ class TrainingLoop:
     def _pass(self) -> None:
         """The rest of a pass over the training part."""
         self.step.ranker.train()
+        self.logged_at, self.timed_rows = time.perf_counter(), 0
         for batch in self.loader:
             with self.interrupts.held():
                 self._learn(batch)
-        if self.state.logged_rows:
-            self._log_steps()
-        self.state.passes, self.state.batches = self.loader.position.passes, 0
+        with self.interrupts.held():
+            if self.state.logged_rows:
+                self._log_steps()
+            self.state.passes, self.state.batches = self.loader.position.passes, 0
 
     def _learn(self, batch: RequestBatch) -> None:
         """One step, and what is due after it."""
+        self.in_step = True
         state, rows = self.state, len(batch.labels)
         if self.window is not None:
             self.window.predict(batch, state.batches)
@@ -171,6 +183,8 @@ class TrainingLoop:
         state.epoch_rows += rows
         state.logged_loss += loss * rows
         state.logged_rows += rows
+        self.timed_rows += rows
+        self.in_step = False
         self.bar.advance()
         if state.step % self.config.log_steps == 0:
             self._log_steps()
@@ -180,7 +194,7 @@ class TrainingLoop:
     def _log_steps(self) -> None:
         state, now = self.state, time.perf_counter()
         rate = self.config.learning_rate * learning_rate_factor(state.step - 1, self.steps, self.config)
-        loss, per_second = state.logged_loss / state.logged_rows, state.logged_rows / (now - self.logged_at)
+        loss, per_second = state.logged_loss / state.logged_rows, self.timed_rows / (now - self.logged_at)
         numbers = {"train_loss": loss, "learning_rate": rate, "rows_per_second": round(per_second, 1)}
         self._write("step", numbers)
         if self.board is not None:
@@ -188,7 +202,7 @@ class TrainingLoop:
         if self.window is not None:
             metrics, until = self.window.measured()
             self._write("progressive", {"progressive": _dumped(metrics), "until_time": until})
-        state.logged_loss, state.logged_rows, self.logged_at = 0.0, 0, now
+        state.logged_loss, state.logged_rows, self.logged_at, self.timed_rows = 0.0, 0, now, 0
         self.bar.tell(f"loss {loss:.4f}, {per_second:,.0f} rows/s")
         if not self.progress.shown and now - self.said_at > SECONDS_BETWEEN_LINES:
             self.said_at = now
@@ -226,7 +240,7 @@ class TrainingLoop:
             self._check_finite()
             state.best_epoch, state.best_value, state.best_metrics = state.epochs, value, metrics
             best_file = self.folder / best_weights(state.epochs)
-            with self._room(), self.times.stage("saving"), files.replaced_file(best_file) as aside:
+            with self.room(), self.times.stage("saving"), files.replaced_file(best_file) as aside:
                 run.save_weights(self.step.ranker, aside)
         self.save()
 
@@ -234,7 +248,7 @@ class TrainingLoop:
         """Write a checkpoint over the last one; one that cannot be written leaves the last one whole."""
         self._check_finite()
         state = self.state
-        with self._room(), self.times.stage("saving"):
+        with self.room(), self.times.stage("saving"):
             log = self.folder / run.EPOCHS
             state.log_bytes = log.stat().st_size if log.exists() else 0
             state.stage_seconds = self.times.seconds
@@ -276,13 +290,14 @@ class TrainingLoop:
             return "no checkpoint had been written yet"
         return f"the checkpoint of step {self.saved_step:,} in {self.folder / LAST.parent} is whole"
 
-    def _room(self) -> AbstractContextManager[None]:
+    def room(self) -> AbstractContextManager[None]:
+        """Where a full disk ends the training with words that say what is kept."""
         again = f"go on with: {resume_command(self.out)}" if self.saved_step else "train anew"
         return files.full_disk_named(self.folder / LAST, f"free some, then {again}", self._kept())
 
     def _write(self, kind: str, values: Mapping[str, object]) -> None:
         seconds = round(sum(self.times.seconds.values()), 3)
-        with self._room():
+        with self.room():
             run.append_line(
                 self.folder / run.EPOCHS, {"kind": kind, "step": self.state.step, "seconds": seconds, **values}
             )

@@ -28,7 +28,7 @@ from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
 from limerank.training.steps.step import TrainingStep
-from limerank.training.unfinished import begun, is_done, publish, reopened, unfinished_folder
+from limerank.training.unfinished import begun, clear, finished_folder, is_done, publish, reopened, unfinished_folder
 from limerank.typed import validate
 
 CONTINUED = "continued.json"
@@ -54,26 +54,38 @@ def train(
     config = config.model_copy(update={"model": complete_model(config.model, where)})
     device = device_of(config.train)
     with begun(out, overwrite=overwrite) as folder:
+        training = _Training(config, folder, out, progress, device, where)
+        clear(folder, overwrite=overwrite)
         run.write_config(folder, config, final=out)
-        return _Training(config, folder, out, progress, device, where).finish(watch=watch, test=test)
+        finished = training.finish(watch=watch, test=test)
+    if test:  # trials of a search are many, and nobody looks at their pages
+        report_if_possible(out, progress)
+    return finished
 
 
 def resume(out: Path, progress: Progress) -> run.FinishedRun:
     """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
+    out = finished_folder(out)
     with reopened(out) as folder:
-        if is_done(folder):
-            publish(folder, out)
-            return run.FinishedRun.open(out)
-        where = folder / run.CONFIG
-        config = load_run_config(where)
-        device = device_of(config.train)
-        header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
-        progress.say(f"going on with {out} at step {header.state.step:,}")
-        training = _Training(config, folder, out, progress, device, str(where), header)
-        if (folder / CONTINUED).is_file():
-            values = files.read_json(folder / CONTINUED, DataError, run.FIX)
-            training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
-        return training.finish()
+        finished = _resumed(folder, out, progress)
+    report_if_possible(out, progress)
+    return finished
+
+
+def _resumed(folder: Path, out: Path, progress: Progress) -> run.FinishedRun:
+    if is_done(folder):
+        publish(folder, out)
+        return run.FinishedRun.open(out)
+    where = folder / run.CONFIG
+    config = load_run_config(where)
+    device = device_of(config.train)
+    header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
+    progress.say(f"going on with {out} at step {header.state.step:,}")
+    training = _Training(config, folder, out, progress, device, str(where), header)
+    if (folder / CONTINUED).is_file():
+        values = files.read_json(folder / CONTINUED, DataError, run.FIX)
+        training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
+    return training.finish()
 
 
 def is_of(out: Path, config: RunConfig) -> bool:
@@ -92,11 +104,14 @@ def continue_run(
 
     New requests are cut by time: the first train, later ones select, the last measure both runs (`new_day`).
     """
+    where = str(before.path / run.CONFIG)
+    config = config.model_copy(update={"model": complete_model(config.model, where)})
     device = device_of(config.train)
     with begun(out, overwrite=overwrite) as folder:
-        training = _Training(config, folder, out, progress, device, str(before.path / run.CONFIG))
-        run.write_config(folder, config, final=out)
+        training = _Training(config, folder, out, progress, device, where)
         day = new_day(training.dataset, before.record.data_fingerprint)
+        clear(folder, overwrite=overwrite)
+        run.write_config(folder, config, final=out)
         progress.say(day.text)
         run.load_weights(training.ranker, before.path / run.WEIGHTS)
         on_all, on_test = (training.evaluate(requests) for requests in (day.requests, day.test_requests))
@@ -114,7 +129,9 @@ def continue_run(
         )
         files.write_json(folder / CONTINUED, continued.model_dump())
         training.continue_from(continued)
-        return training.finish()
+        finished = training.finish()
+    report_if_possible(out, progress)
+    return finished
 
 
 class _Training:
@@ -175,14 +192,13 @@ class _Training:
             tested = {} if testing is None else evaluate(self.ranker, testing, device=self.device)
             counted = {} if testing is None else counting_floor(testing)
             true = {} if testing is None else oracle(testing)
-        with self.times.stage("saving"):
-            run.save_weights(self.ranker, self.folder / run.WEIGHTS)
-        record = self._record(loop.state, tested, counted, true)
-        files.write_json(self.folder / run.RECORD, record.model_dump())
+        with loop.room():
+            with self.times.stage("saving"):
+                run.save_weights(self.ranker, self.folder / run.WEIGHTS)
+            record = self._record(loop.state, tested, counted, true)
+            files.write_json(self.folder / run.RECORD, record.model_dump())
         (self.folder / CONTINUED).unlink(missing_ok=True)
         publish(self.folder, self.out)
-        if test:  # trials of a search are many, and nobody looks at their pages
-            report_if_possible(self.out, self.progress)
         return run.FinishedRun.open(self.out)
 
     def _loop(self, watch: Watch | None) -> TrainingLoop:

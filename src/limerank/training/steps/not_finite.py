@@ -28,8 +28,8 @@ def diverged(loader: RequestLoader, batch_number: int, step: int, reason: str, f
     path = folder / FAILED_BATCH
     save_batch(loader.assemble(requests), requests, path)
     return DataError(
-        f"step {step:,}: {reason}. The batch is in {path}; its requests: {_named(loader, requests)}. Lower "
-        f"train.learning_rate or set train.clip_norm, and look at the numbers of these requests; {kept}"
+        f"step {step:,}: {reason}. The batch is in {path}; its requests: {_named(loader, requests)}. Train anew "
+        f"(--overwrite) with a lower train.learning_rate or with train.clip_norm=1, and look at these requests; {kept}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -53,8 +54,11 @@ class TrainingStep:
             for part in self.optimizer.parts.values():
                 self.scaler.unscale_(part)
             norm = float(self.optimizer.clip(self.config.clip_norm))
-            if norm != norm or (norm == float("inf") and not self.scaler.is_enabled()):
-                raise NotFiniteError(f"the norm of the gradients is {norm}")
+            if not math.isfinite(norm):
+                if not self.scaler.is_enabled():
+                    raise NotFiniteError(f"the norm of the gradients is {norm}")
+                self.scaler.update()  # fp16 overflowed: a smaller scale, and no step
+                return loss
         self.optimizer.step(factor, self.scaler)
         return loss
 
@@ -66,7 +70,7 @@ class TrainingStep:
             loss, own = self._losses(batch, self.weights)
         whole = loss if own is None else loss + own
         value = float(whole.detach())
-        if value != value or abs(value) == float("inf"):
+        if not math.isfinite(value):
             raise NotFiniteError(f"the loss is {value}")
         return (value if own is None else float(loss.detach())), whole
 
