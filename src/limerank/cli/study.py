@@ -35,8 +35,9 @@ def accuracy(
     models: Annotated[str, typer.Option(help="Rankers, comma-separated.")] = "ttsn,mha,lime-mha",
     seeds: Annotated[int, typer.Option(min=1, help="How many training seeds, from 1 on.")] = 3,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most so many, for all; default 4.")] = None,
-    settings: Annotated[
-        Path | None, typer.Option(help="A YAML file: `train` for all rankers, and `rankers` with their own settings.")
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file: `train` for all rankers, and `rankers` with what is their own."),
     ] = None,
     overwrite: OverwriteOption = False,
     threads: Annotated[
@@ -47,10 +48,10 @@ def accuracy(
     """AUC, gAUC and NE of several rankers, several seeds each, and the fraction of the gap each closes."""
     from limerank import files
     from limerank.study.accuracy import run_accuracy, spread
-    from limerank.study.settings import StudySettings
+    from limerank.study.configuration import StudyConfig
 
     chosen = parse_rankers(models)
-    given = StudySettings.read(settings) if settings is not None else StudySettings()
+    given = StudyConfig.read(config) if config is not None else StudyConfig()
     if epochs is not None or "epochs" not in given.train:
         given = given.with_train(epochs=epochs or 4)
     progress = progress_for(as_json)

@@ -15,7 +15,7 @@ from limerank.errors import UsageError, if_interrupted
 from limerank.metrics import Metrics
 from limerank.models import complete_model
 from limerank.progress import Progress
-from limerank.study.settings import RankerSettings, StudySettings
+from limerank.study.configuration import RankerConfig, StudyConfig
 from limerank.training.parallel import Job, train_all
 from limerank.training.run import RECORD, FinishedRun
 
@@ -41,8 +41,8 @@ class Origin(BaseModel):
 
     dataset: str
     data_fingerprint: str
-    settings: dict[str, RankerSettings]
-    """Of every ranker, defaults filled in."""
+    rankers: dict[str, RankerConfig]
+    """Options and training of each, defaults filled in."""
     versions: dict[str, str]
     machine: dict[str, str | int]
 
@@ -133,17 +133,17 @@ def run_accuracy(
     dataset: Path,
     models: Sequence[str],
     seeds: Sequence[int],
-    settings: StudySettings,
+    config: StudyConfig,
     out: Path,
     progress: Progress,
     *,
     overwrite: bool = False,
     workers: int | None = None,
 ) -> AccuracyStudy:
-    """Train every ranker from every seed on the same data; runs of the same settings that are finished are kept."""
+    """Train every ranker from every seed on the same data; finished runs of the same configuration are kept."""
     opened = StoredDataset.open(dataset)
     jobs = [
-        Job(settings.config(dataset, name, seed), run_folder(out, name, seed), overwrite)
+        Job(config.run(dataset, name, seed), run_folder(out, name, seed), overwrite)
         for seed in seeds
         for name in models
     ]
@@ -174,7 +174,7 @@ def run_accuracy(
     origin = Origin(
         dataset=opened.path.name,
         data_fingerprint=opened.fingerprint,
-        settings=dict(settings.complete(list(models))),
+        rankers=dict(config.complete(list(models))),
         versions=records[-1].versions,
         machine=records[-1].machine,
     )
@@ -188,13 +188,18 @@ def run_folder(out: Path, model: str, seed: int) -> Path:
 
 
 def _finished(job: Job, data_fingerprint: str) -> FinishedRun | None:
-    """The finished run of a job, if it is there; one of other settings or of other data is refused."""
+    """The finished run of a job, if it is there; one that was configured otherwise is refused."""
     if not (job.out / RECORD).is_file():
         return None
     run = FinishedRun.open(job.out)
-    asked = (complete_model(job.config.model, "settings"), job.config.train, job.config.seed, data_fingerprint)
+    asked = (
+        complete_model(job.config.model, "study"),
+        job.config.train,
+        job.config.seed,
+        data_fingerprint,
+    )
     if (run.config.model, run.config.train, run.config.seed, run.record.data_fingerprint) != asked:
-        raise UsageError(f"{job.out}: was trained with other settings or data; pass another --out, or --overwrite")
+        raise UsageError(f"{job.out}: was trained otherwise or on other data; pass another --out, or --overwrite")
     return run
 
 

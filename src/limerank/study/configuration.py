@@ -1,4 +1,4 @@
-"""What each ranker of a study is trained with: a YAML file with settings for all, and for single rankers.
+"""What each ranker of a study is trained with: a YAML file with what is for all, and for single rankers.
 
 train: {epochs: 4}
 rankers:
@@ -18,39 +18,39 @@ from limerank.models import check_model, complete_model
 from limerank.typed import Typed, validate
 
 
-class RankerSettings(Typed):
+class RankerConfig(Typed):
     """What one ranker has for itself."""
 
     model: dict[str, Any] = Field(default={}, description="options of the ranker")
     train: dict[str, Any] = Field(default={}, description="keys of `train`")
 
 
-class StudySettings(Typed):
+class StudyConfig(Typed):
     """What all rankers are trained with, and what single ones have for themselves; the rest is default."""
 
     train: dict[str, Any] = Field(default={}, description="keys of `train`, for all rankers")
-    rankers: dict[str, RankerSettings] = Field(default={}, description="by the name of the ranker")
+    rankers: dict[str, RankerConfig] = Field(default={}, description="by the name of the ranker")
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and check a file; a mistake names the file, the ranker and the key."""
-        settings = validate(cls, read_yaml(path), str(path))
-        settings.training("", str(path))
-        for name in settings.rankers:
-            settings.training(name, str(path))
-            check_model(settings.model(name), str(path))
-        return settings
+        config = validate(cls, read_yaml(path), str(path))
+        config.training("", str(path))
+        for name in config.rankers:
+            config.training(name, str(path))
+            check_model(config.model(name), str(path))
+        return config
 
     def model(self, name: str) -> dict[str, Any]:
         """The model section of a ranker."""
         return {"name": name, **self._own(name).model}
 
-    def training(self, name: str, where: str = "settings") -> TrainConfig:
+    def training(self, name: str, where: str = "study configuration") -> TrainConfig:
         """How a ranker is trained."""
-        place = f"{where}, rankers.{name}.train" if name else f"{where}, train"
-        return validate(TrainConfig, {**self.train, **self._own(name).train}, place)
+        section = f"{where}, rankers.{name}.train" if name else f"{where}, train"
+        return validate(TrainConfig, {**self.train, **self._own(name).train}, section)
 
-    def config(self, dataset: Path, name: str, seed: int) -> RunConfig:
+    def run(self, dataset: Path, name: str, seed: int) -> RunConfig:
         """One run."""
         return RunConfig(dataset=dataset, model=self.model(name), train=self.training(name), seed=seed)
 
@@ -58,14 +58,15 @@ class StudySettings(Typed):
         """The same with other keys of `train` for all rankers that do not have them for themselves."""
         return self.model_copy(update={"train": {**self.train, **values}})
 
-    def complete(self, names: list[str]) -> Mapping[str, RankerSettings]:
+    def complete(self, names: list[str]) -> Mapping[str, RankerConfig]:
         """Every option and key of some rankers, defaults filled in, to write down beside results."""
         return {
-            name: RankerSettings(
-                model=complete_model(self.model(name), "settings"), train=self.training(name).model_dump(mode="json")
+            name: RankerConfig(
+                model=complete_model(self.model(name), "study"),
+                train=self.training(name).model_dump(mode="json"),
             )
             for name in names
         }
 
-    def _own(self, name: str) -> RankerSettings:
-        return self.rankers.get(name, RankerSettings())
+    def _own(self, name: str) -> RankerConfig:
+        return self.rankers.get(name, RankerConfig())
