@@ -1,4 +1,4 @@
-"""The accuracy study: gaps and verdicts, settings of single rankers, and runs that are kept."""
+"""The accuracy study: gaps and verdicts, configurations of single rankers, and runs that are kept."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def test_rankers_of_several_layers_are_measured_against_hstu() -> None:
     assert skyline_of("lime-xor", ["ttsn", "mha", "lime-xor"]) == "mha"
 
 
-def test_settings_of_single_rankers(tmp_path: Path) -> None:
+def test_configuration_of_single_rankers(tmp_path: Path) -> None:
     """What all have, what one has for itself, and defaults; mistakes name file, ranker and key."""
-    file = tmp_path / "settings.yaml"
+    file = tmp_path / "study.yaml"
     file.write_text("train: {epochs: 4}\nrankers:\n  lime-xor: {model: {sharpness: 2}, train: {learning_rate: 0.01}}\n")
-    settings = StudyConfig.read(file)
-    assert settings.model("lime-xor") == {"name": "lime-xor", "sharpness": 2}
-    assert (settings.training("lime-xor").learning_rate, settings.training("lime-xor").epochs) == (0.01, 4)
-    assert (settings.model("mha"), settings.training("mha").epochs) == ({"name": "mha"}, 4)
-    assert settings.with_train(epochs=1).training("lime-xor").epochs == 1
+    config = StudyConfig.read(file)
+    assert config.model("lime-xor") == {"name": "lime-xor", "sharpness": 2}
+    assert (config.training("lime-xor").learning_rate, config.training("lime-xor").epochs) == (0.01, 4)
+    assert (config.model("mha"), config.training("mha").epochs) == ({"name": "mha"}, 4)
+    assert config.with_train(epochs=1).training("lime-xor").epochs == 1
     for text, said in (
         ("rankers: {lime-xr: {}}", "no ranker 'lime-xr'; did you mean 'lime-xor'?"),
         ("rankers: {mha: {model: {linkz: 3}}}", "unknown key 'linkz'"),
         ("rankers: {mha: {train: {epoch: 3}}}", "rankers.mha.train: unknown key 'epoch'; did you mean 'epochs'?"),
-        ("train: {epoch: 3}", "settings.yaml, train: unknown key 'epoch'"),
+        ("train: {epoch: 3}", "study.yaml, train: unknown key 'epoch'"),
         ("ranker: {}", "unknown key 'ranker'"),
     ):
         file.write_text(text)
@@ -84,22 +84,20 @@ def test_settings_of_single_rankers(tmp_path: Path) -> None:
 
 def test_finished_runs_are_kept(dataset: StoredDataset, tmp_path: Path) -> None:
     """The same study again trains nothing and finds the same; another configuration is refused."""
-    settings = StudyConfig(train={"epochs": 1, "max_history": 5})
+    config = StudyConfig(train={"epochs": 1, "max_history": 5})
 
-    def study(settings: StudyConfig) -> AccuracyStudy:
-        return run_accuracy(dataset.path, ["ttsn"], [1], settings, tmp_path, Progress(quiet=True), workers=1)
+    def study(config: StudyConfig) -> AccuracyStudy:
+        return run_accuracy(dataset.path, ["ttsn"], [1], config, tmp_path, Progress(quiet=True), workers=1)
 
-    first = study(settings)
+    first = study(config)
     written = (tmp_path / "ttsn-seed1" / "run.json").stat().st_mtime_ns
-    assert study(settings) == first
+    assert study(config) == first
     assert (tmp_path / "ttsn-seed1" / "run.json").stat().st_mtime_ns == written
-    with pytest.raises(
-        UsageError, match="ttsn-seed1: is of another configuration or of other data; pass another --out"
-    ):
-        study(settings.with_train(epochs=2))
+    with pytest.raises(UsageError, match="ttsn-seed1: was trained otherwise or on other data; pass another --out"):
+        study(config.with_train(epochs=2))
     assert first.origin is not None
     assert first.origin.data_fingerprint == dataset.fingerprint
-    assert first.origin.configuration["ttsn"].train["max_history"] == 5
-    assert first.origin.configuration["ttsn"].model["tower_shortcut"] is True
+    assert first.origin.rankers["ttsn"].train["max_history"] == 5
+    assert first.origin.rankers["ttsn"].model["tower_shortcut"] is True
     assert first.results[0].validation is not None
     assert AccuracyStudy.model_validate(json.loads(first.model_dump_json())) == first

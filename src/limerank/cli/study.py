@@ -36,7 +36,8 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="How many training seeds, from 1 on.")] = 3,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most so many, for all; default 4.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A YAML file: `train` for all rankers, and `rankers` with what is their own.")
+        Path | None,
+        typer.Option(help="A YAML file: `train` for all rankers, and `rankers` with what is their own."),
     ] = None,
     overwrite: OverwriteOption = False,
     threads: Annotated[

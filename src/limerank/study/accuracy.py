@@ -41,8 +41,8 @@ class Origin(BaseModel):
 
     dataset: str
     data_fingerprint: str
-    configuration: dict[str, RankerConfig]
-    """Of every ranker, defaults filled in."""
+    rankers: dict[str, RankerConfig]
+    """Options and training of each, defaults filled in."""
     versions: dict[str, str]
     machine: dict[str, str | int]
 
@@ -133,7 +133,7 @@ def run_accuracy(
     dataset: Path,
     models: Sequence[str],
     seeds: Sequence[int],
-    configuration: StudyConfig,
+    config: StudyConfig,
     out: Path,
     progress: Progress,
     *,
@@ -143,7 +143,7 @@ def run_accuracy(
     """Train every ranker from every seed on the same data; finished runs of the same configuration are kept."""
     opened = StoredDataset.open(dataset)
     jobs = [
-        Job(configuration.config(dataset, name, seed), run_folder(out, name, seed), overwrite)
+        Job(config.run(dataset, name, seed), run_folder(out, name, seed), overwrite)
         for seed in seeds
         for name in models
     ]
@@ -174,7 +174,7 @@ def run_accuracy(
     origin = Origin(
         dataset=opened.path.name,
         data_fingerprint=opened.fingerprint,
-        configuration=dict(configuration.complete(list(models))),
+        rankers=dict(config.complete(list(models))),
         versions=records[-1].versions,
         machine=records[-1].machine,
     )
@@ -188,13 +188,18 @@ def run_folder(out: Path, model: str, seed: int) -> Path:
 
 
 def _finished(job: Job, data_fingerprint: str) -> FinishedRun | None:
-    """The finished run of a job, if it is there; one of another configuration or of other data is refused."""
+    """The finished run of a job, if it is there; one that was configured otherwise is refused."""
     if not (job.out / RECORD).is_file():
         return None
     run = FinishedRun.open(job.out)
-    asked = (complete_model(job.config.model, "configuration"), job.config.train, job.config.seed, data_fingerprint)
+    asked = (
+        complete_model(job.config.model, "study"),
+        job.config.train,
+        job.config.seed,
+        data_fingerprint,
+    )
     if (run.config.model, run.config.train, run.config.seed, run.record.data_fingerprint) != asked:
-        raise UsageError(f"{job.out}: is of another configuration or of other data; pass another --out, or --overwrite")
+        raise UsageError(f"{job.out}: was trained otherwise or on other data; pass another --out, or --overwrite")
     return run
 
 

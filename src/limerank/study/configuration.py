@@ -1,4 +1,4 @@
-"""What each ranker of a study is trained with: a YAML file with keys for all rankers, and for single ones.
+"""What each ranker of a study is trained with: a YAML file with what is for all, and for single rankers.
 
 train: {epochs: 4}
 rankers:
@@ -34,23 +34,23 @@ class StudyConfig(Typed):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and check a file; a mistake names the file, the ranker and the key."""
-        configuration = validate(cls, read_yaml(path), str(path))
-        configuration.training("", str(path))
-        for name in configuration.rankers:
-            configuration.training(name, str(path))
-            check_model(configuration.model(name), str(path))
-        return configuration
+        config = validate(cls, read_yaml(path), str(path))
+        config.training("", str(path))
+        for name in config.rankers:
+            config.training(name, str(path))
+            check_model(config.model(name), str(path))
+        return config
 
     def model(self, name: str) -> dict[str, Any]:
         """The model section of a ranker."""
         return {"name": name, **self._own(name).model}
 
-    def training(self, name: str, where: str = "configuration") -> TrainConfig:
+    def training(self, name: str, where: str = "study configuration") -> TrainConfig:
         """How a ranker is trained."""
-        named = f"{where}, rankers.{name}.train" if name else f"{where}, train"
-        return validate(TrainConfig, {**self.train, **self._own(name).train}, named)
+        section = f"{where}, rankers.{name}.train" if name else f"{where}, train"
+        return validate(TrainConfig, {**self.train, **self._own(name).train}, section)
 
-    def config(self, dataset: Path, name: str, seed: int) -> RunConfig:
+    def run(self, dataset: Path, name: str, seed: int) -> RunConfig:
         """One run."""
         return RunConfig(dataset=dataset, model=self.model(name), train=self.training(name), seed=seed)
 
@@ -62,7 +62,7 @@ class StudyConfig(Typed):
         """Every option and key of some rankers, defaults filled in, to write down beside results."""
         return {
             name: RankerConfig(
-                model=complete_model(self.model(name), "configuration"),
+                model=complete_model(self.model(name), "study"),
                 train=self.training(name).model_dump(mode="json"),
             )
             for name in names
