@@ -236,14 +236,14 @@ def test_an_interrupted_study_stops_its_workers(runs: dict[str, Run], tmp_path: 
     command = [sys.executable, "-c", "from limerank.cli import main; main()", *arguments, "--out", str(tmp_path)]
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*.unfinished/checkpoints/last.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert f"the runs that are finished stay in {tmp_path}, the comparison was not written" in errors.decode()
+    assert f"runs that are finished stay in {tmp_path}, and the same command goes on from them" in errors.decode()
     while session_members(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not session_members(process.pid)

@@ -58,11 +58,12 @@ def test_every_ranker_learns_in_bf16(dataset: StoredDataset, name: str) -> None:
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
 
 
+@pytest.mark.parametrize("name", ["lime-mha", "hstu", "sasrec", "sim"])
 def test_in_the_order_of_time_every_batch_is_predicted_before_it_is_learned(
-    dataset: StoredDataset, tmp_path: Path
+    dataset: StoredDataset, tmp_path: Path, name: str
 ) -> None:
     """Step by step the progressive logloss is the training loss: same batch, same weights, before the update."""
-    config = configured(dataset, {"name": "lime-mha", "unknown_rate": 0.0}, order="time", log_steps=1, epochs=9)
+    config = configured(dataset, {"name": name, "unknown_rate": 0.0}, order="time", log_steps=1, epochs=9)
     run = train(config, tmp_path / "run", QUIET)
     steps, windows = lines(run.path, "step"), lines(run.path, "progressive")
     assert len(steps) == len(windows) == run.record.steps == -(-len(dataset.requests_in(Part.TRAIN)) // 16)

@@ -67,4 +67,6 @@ def _group(bounds: tuple[int, ...], device: torch.device) -> Groups:
         used += longest * chosen.shape[0]
         begin += chosen.shape[0]
     positions = np.arange(bounds[-1]) + np.repeat(first_position - offsets[:-1], lengths)
-    return Groups(torch.from_numpy(positions).to(device), tuple(shapes), torch.from_numpy(order.copy()).to(device))
+    with torch.inference_mode(False):  # what is kept may be made when predicting and used when training
+        kept = [torch.from_numpy(array).to(device) for array in (positions, order.copy())]
+    return Groups(kept[0], tuple(shapes), kept[1])
