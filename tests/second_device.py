@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -51,6 +51,10 @@ class Elsewhere(Tensor):
         return _there(func, args, kwargs or {})
 
 
+def _no_gradients(mode: bool = True) -> AbstractContextManager[object]:
+    return torch.no_grad() if mode else nullcontext()
+
+
 @contextmanager
 def second_device() -> Iterator[None]:
     """While it is open there is a second device.
@@ -58,7 +62,7 @@ def second_device() -> Iterator[None]:
     Tensors that are made of others cannot be viewed in torch's inference mode; no_grad stands in for it. Torch warns
     that nothing can be loaded into tensors of `meta`; into these it can.
     """
-    inference_mode, torch.inference_mode = torch.inference_mode, torch.no_grad  # type: ignore[misc, assignment]
+    inference_mode, torch.inference_mode = torch.inference_mode, _no_gradients  # type: ignore[misc, assignment]
     try:
         with warnings.catch_warnings(), SecondDevice():
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")
