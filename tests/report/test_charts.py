@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limerank.report.charts import HEIGHT, WIDTH, Mark, line_chart, number_label, thinned, ticks
@@ -60,6 +60,7 @@ def test_thinning_keeps_the_end_and_the_mean(values: list[float], most: int) -> 
     assert few[0][1] == pytest.approx(math.fsum(values[:size]) / len(values[:size]), rel=1e-9, abs=1e-3)
 
 
+@example(9.013123094462147e-12, 1e-6, True)  # whole steps, a millionth of one between the bounds
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e6), st.booleans())
 def test_ticks_are_few_and_inside(low: float, width: float, whole: bool) -> None:
     width *= max(1.0, abs(low))  # charts are never narrower, of whatever size the numbers are

@@ -102,7 +102,8 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     step = next((power * factor for factor in (1, 2, 2.5, 5) if power * factor >= rough), power * 10)
     if whole:
         step = max(1.0, math.ceil(step))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    slack = 1e-8 * (high - low) / step  # bounds that rounding moved off a round number, never a step of another size
+    first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
