@@ -45,11 +45,11 @@ from .schema import Role as Role
 from .schema import Schema as Schema
 from .schema import Task as Task
 from .schema import TimeUnit as TimeUnit
+from .serve.bundles.store import BundleStore as BundleStore
 from .serve.engine import Engine as Engine
-from .serve.engine import Event as Event
-from .serve.explain import explain as explain
+from .serve.explanation.explain import explain as explain
 from .serve.ranking import Ranking as Ranking
-from .serve.store import BundleStore as BundleStore
+from .serve.requests import Event as Event
 from .splits import ByColumn as ByColumn
 from .splits import Days as Days
 from .splits import GlobalTime as GlobalTime

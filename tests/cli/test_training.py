@@ -233,7 +233,11 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("work", "command", "said"),
     [
-        ("limerank.serve.offline.compute_rows", ["export", "RUN", "--store", "store"], "nothing was activated, store"),
+        (
+            "limerank.serve.bundles.offline.compute_rows",
+            ["export", "RUN", "--store", "store"],
+            "nothing was activated, store",
+        ),
         (
             "limerank.api.prediction.RowScorer.score",
             ["predict", "RUN", "--rows", "e.csv", "--out", "o.csv"],

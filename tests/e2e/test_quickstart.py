@@ -14,7 +14,8 @@ import pytest
 from calling import answer
 
 import limerank as lr
-from limerank.serve.engine import Engine, Event
+from limerank.serve.engine import Engine
+from limerank.serve.requests import Event
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_fp16_rows_keep_the_top_hundred_of_ten_thousand(walk: tuple[Path, dict[s
     """
     import torch
 
-    from limerank.serve.offline import compute_rows
+    from limerank.serve.bundles.offline import compute_rows
     from limerank.serve.scorer import score_candidates
 
     folder, _ = walk

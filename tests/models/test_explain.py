@@ -19,7 +19,7 @@ from limerank.models.lime import LimeRanker, ReadingLayer
 from limerank.models.lime_mha import LimeMHARanker
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.xor import XorLayer
-from limerank.serve.contributions import contributions
+from limerank.serve.explanation.contributions import contributions
 from limerank.splits import Part
 
 LIME = sorted(name for name, ranker in RANKERS.items() if issubclass(ranker, LimeRanker))

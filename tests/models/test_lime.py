@@ -46,7 +46,7 @@ from limerank.models.pma import PMARanker
 from limerank.nn.layers.stu import STULayer
 from limerank.nn.recency import DAY
 from limerank.progress import Progress
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part

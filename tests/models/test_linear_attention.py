@@ -27,7 +27,7 @@ from limerank.nn.layers.compressed_sequence import project_recent
 from limerank.nn.layers.decayed_attention import DecayedAttention
 from limerank.nn.layers.random_features import EPSILON, RandomFeatures, orthogonal_directions
 from limerank.ops.linear_attention import decay_to_end, decayed_causal, outer_sums, segment_max
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.splits import Part
 

@@ -24,7 +24,7 @@ from limerank.models.presets import budget_options
 from limerank.nn.features import FeatureEmbedding
 from limerank.ops.jagged import row_of
 from limerank.schema import UNKNOWN_INDEX
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import ScoringPath, score_candidates
 from limerank.splits import Part
 

@@ -29,7 +29,7 @@ from limerank.ops import top_events as top_events_op
 from limerank.ops.gathered import Gathered
 from limerank.ops.top_events import attend_chosen, search_jagged, top_events
 from limerank.schema import UNKNOWN_INDEX
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part

@@ -15,7 +15,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.models.inttower import IntTowerRanker
 from limerank.schema import FeatureSpace
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part

@@ -10,7 +10,7 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.nn.head import InteractionHead, TaskLayer
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.splits import Part
 

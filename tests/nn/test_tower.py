@@ -14,7 +14,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.models import RANKERS, build_ranker
 from limerank.progress import Progress
-from limerank.serve.bundle import row_fingerprint
+from limerank.serve.bundles.bundle import row_fingerprint
 from limerank.splits import Part
 from limerank.training.run import FinishedRun
 from limerank.training.trainer import train

@@ -31,10 +31,11 @@ from limerank.errors import BundleError, DataError, UsageError
 from limerank.models import Ranker, build_ranker
 from limerank.progress import Progress
 from limerank.schema import Feature, Histories, Role, Schema, Task, TimeUnit
-from limerank.serve.bundle import Bundle
-from limerank.serve.engine import Engine, Event
-from limerank.serve.offline import export
-from limerank.serve.store import BundleStore
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import export
+from limerank.serve.bundles.store import BundleStore
+from limerank.serve.engine import Engine
+from limerank.serve.requests import Event
 from limerank.splits import ByColumn, Part
 from limerank.training.trainer import train
 

@@ -16,8 +16,9 @@ from limerank.data.raw.log import RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.models import build_ranker
 from limerank.schema import Role
-from limerank.serve.engine import Engine, Event
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
+from limerank.serve.engine import Engine
+from limerank.serve.requests import Event
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.splits import Part
 

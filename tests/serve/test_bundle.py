@@ -19,10 +19,10 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, ConflictError
 from limerank.models import build_ranker
 from limerank.progress import Progress
-from limerank.serve.bundle import Bundle, tensors_of
+from limerank.serve.bundles.bundle import Bundle, tensors_of
+from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
-from limerank.serve.offline import RowType, export
-from limerank.serve.store import BundleStore
 
 QUIET = Progress(quiet=True)
 
@@ -200,7 +200,7 @@ def test_an_interrupted_export_leaves_nothing(
     def disk_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("limerank.serve.offline.files.write_json", disk_full)
+    monkeypatch.setattr("limerank.serve.bundles.offline.files.write_json", disk_full)
     with pytest.raises(OSError, match="No space left"):
         runs["ttsn"].publish(tmp_path / "store", quiet=True)
     assert list((tmp_path / "store" / "bundles").iterdir()) == []

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from limerank.errors import UsageError
-from limerank.serve.engine import Engine, Event
+from limerank.serve.engine import Engine
+from limerank.serve.requests import Event
 
 
 def test_a_click_changes_the_ranking_and_is_not_remembered(engine: Engine) -> None:

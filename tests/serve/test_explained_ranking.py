@@ -21,12 +21,13 @@ from limerank.models import build_ranker
 from limerank.models.lime import LimeRanker
 from limerank.progress import Progress
 from limerank.schema import Kind
-from limerank.serve import link_profiles as profiling
-from limerank.serve.bundle import Bundle
-from limerank.serve.engine import Engine, Event
-from limerank.serve.explain import CandidateExplanation, explain
-from limerank.serve.link_profiles import link_profiles
-from limerank.serve.offline import RowType, compute_rows
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import RowType, compute_rows
+from limerank.serve.engine import Engine
+from limerank.serve.explanation import link_profiles as profiling
+from limerank.serve.explanation.explain import CandidateExplanation, explain
+from limerank.serve.explanation.link_profiles import link_profiles
+from limerank.serve.requests import Event
 
 QUIET = Progress(quiet=True)
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/explain-a-ranking.md"

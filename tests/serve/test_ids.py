@@ -20,11 +20,11 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, DataError
 from limerank.models import build_ranker
 from limerank.schema import Feature, Role, Schema, Task
-from limerank.serve import ids as id_maps
-from limerank.serve.bundle import Bundle
+from limerank.serve.bundles import ids as id_maps
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.ids import MULTIPLIER, IdMap, Texts, write_id_map
+from limerank.serve.bundles.offline import export
 from limerank.serve.engine import Engine
-from limerank.serve.ids import MULTIPLIER, IdMap, Texts, write_id_map
-from limerank.serve.offline import export
 
 texts = st.text(st.characters(codec="utf-8"))
 DAY = 86_400_000

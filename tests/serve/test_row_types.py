@@ -18,11 +18,11 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError, BundleError
 from limerank.ops.candidate import score_error_bound
 from limerank.progress import Progress
-from limerank.serve.bundle import Bundle
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import RowType, compute_rows
+from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
-from limerank.serve.offline import RowType, compute_rows
 from limerank.serve.scorer import score_candidates
-from limerank.serve.store import BundleStore
 from limerank.splits import Part
 
 QUIET = Progress(quiet=True)

@@ -18,7 +18,7 @@ from limerank.errors import UsageError
 from limerank.models import RANKERS
 from limerank.ops.cost import pool_cost, spread_cost
 from limerank.ops.xor_attention import xor_attention
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.study.work_count import count_work, fit_polynomial
 from limerank.study.zoo import (
     CANDIDATE_GRID,

@@ -16,8 +16,8 @@ from limerank.data.sources.simulated import DAY_MS, FIRST_MIDNIGHT_MS, Simulated
 from limerank.data.sources.table.read import write_table_log
 from limerank.errors import DataError, UsageError
 from limerank.progress import Progress
+from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
-from limerank.serve.store import BundleStore
 from limerank.training.configuration import overridden_training
 from limerank.training.trainer import continue_run, resume
 

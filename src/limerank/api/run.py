@@ -22,9 +22,9 @@ from limerank.evaluation.scores import check_scores_path
 from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
-from limerank.serve.bundle import Bundle
-from limerank.serve.offline import RowType, export
-from limerank.serve.store import BundleStore
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.bundles.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
 from limerank.training.configuration import overridden_training

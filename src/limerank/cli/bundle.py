@@ -17,7 +17,7 @@ BundleArgument = Annotated[str | None, typer.Argument(help="A bundle id; default
 def list_bundles(store: StoreArgument, as_json: JsonOption = False) -> None:
     """All bundles, oldest first."""
     from limerank.errors import BundleError
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
 
     opened = BundleStore.open(store)
     current, previous = opened.current_id(), opened.previous_id()
@@ -50,8 +50,8 @@ def list_bundles(store: StoreArgument, as_json: JsonOption = False) -> None:
 def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOption = False) -> None:
     """What a bundle is and what made it."""
     from limerank.errors import BundleError
-    from limerank.serve.bundle import read_manifest
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.bundle import read_manifest
+    from limerank.serve.bundles.store import BundleStore
 
     opened = BundleStore.open(store)
     chosen = bundle_id or opened.current_id()
@@ -68,7 +68,7 @@ def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOp
 @app.command(epilog="Example: limerank bundle verify stores/demo")
 def verify(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOption = False) -> None:
     """Check every hash, that rows were made by the weights beside them, and that every id finds its own row."""
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
 
     manifest = BundleStore.open(store).open_bundle(bundle_id).manifest
     if as_json:
@@ -82,7 +82,7 @@ def activate(
     store: StoreArgument, bundle_id: Annotated[str, typer.Argument(help="A bundle id.")], as_json: JsonOption = False
 ) -> None:
     """Verify a bundle, then make it the active one."""
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
 
     opened = BundleStore.open(store)
     opened.activate(bundle_id)
@@ -92,7 +92,7 @@ def activate(
 @app.command(epilog="Example: limerank bundle rollback stores/demo")
 def rollback(store: StoreArgument, as_json: JsonOption = False) -> None:
     """Make the previously active bundle active again."""
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
 
     opened = BundleStore.open(store)
     opened.roll_back()
@@ -106,7 +106,7 @@ def gc(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old bundles and leftovers of interrupted exports."""
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
 
     removed = BundleStore.open(store).collect(keep)
     if as_json:

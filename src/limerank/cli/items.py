@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limerank.serve.bundle import Bundle
+    from limerank.serve.bundles.bundle import Bundle
 
 MOST_CHARACTERS = 60
 

@@ -12,7 +12,7 @@ from limerank.cli.items import ItemNames
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    from limerank.serve.link_profiles import Attribute, LinkProfile
+    from limerank.serve.explanation.link_profiles import Attribute, LinkProfile
 
 IN_A_CELL = 3
 
@@ -38,8 +38,8 @@ def links(
 
     The lift of an attribute is its fraction of the link's weight divided by its fraction of the catalog.
     """
-    from limerank.serve.link_profiles import link_profiles
-    from limerank.serve.store import BundleStore
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.explanation.link_profiles import link_profiles
 
     use_threads(threads)
     opened = BundleStore.open(store).open_bundle(bundle)

@@ -25,10 +25,10 @@ from limerank.cli.links import attribute_text, profile_facts
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    from limerank.serve.engine import Event
-    from limerank.serve.explain import CandidateExplanation, EventRead, Explanation
-    from limerank.serve.link_profiles import LinkProfile
+    from limerank.serve.explanation.explain import CandidateExplanation, EventRead, Explanation
+    from limerank.serve.explanation.link_profiles import LinkProfile
     from limerank.serve.ranking import Ranking
+    from limerank.serve.requests import Event
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN_LINKS, SHOWN_EVENTS = 5, 3
@@ -92,7 +92,7 @@ def rank(
     use_threads(threads)
     engine = Engine.open(store, bundle)
     if explain is not None:
-        from limerank.serve.link_profiles import lime_ranker
+        from limerank.serve.explanation.link_profiles import lime_ranker
 
         lime_ranker(engine.bundle)
     chosen = [text.strip() for text in items.split(",") if text.strip()] if items is not None else None
@@ -114,8 +114,8 @@ def rank(
             return
         _show(user, ranking, names)
         return
-    from limerank.serve.explain import explain as explained
-    from limerank.serve.link_profiles import link_profiles
+    from limerank.serve.explanation.explain import explain as explained
+    from limerank.serve.explanation.link_profiles import link_profiles
 
     del request["limit"]
     explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer or "first", **request)
@@ -165,7 +165,7 @@ def _with_displays(entries: Sequence[CandidateExplanation | EventRead], names: I
 
 
 def _event(text: str) -> Event:
-    from limerank.serve.engine import Event
+    from limerank.serve.requests import Event
 
     pairs = parse_pairs(text, "--event")
     if "item" not in pairs:

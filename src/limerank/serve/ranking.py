@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.serve.bundle import Bundle
+from limerank.serve.bundles.bundle import Bundle
 
 OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
 

@@ -21,7 +21,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.models import Ranker, UserState
 from limerank.ops.candidate import RowStore
 from limerank.schema import UNKNOWN_INDEX, Role
-from limerank.serve.offline import compute_rows
+from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import choose_path, score_candidates
 
 MINUTE = 60_000

@@ -16,8 +16,9 @@ from limerank.config import TrainConfig
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.errors import ConflictError, require_extra
 from limerank.progress import Progress
-from limerank.serve.engine import Engine, Event
+from limerank.serve.engine import Engine
 from limerank.serve.ranking import Ranking
+from limerank.serve.requests import Event
 from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, training_job
 from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
 from limerank.training.parallel import train_all

@@ -3,10 +3,10 @@
 Three facts per link, which together lead from a candidate to events:
 
     weight        w_(c,i), how much of the link the candidate takes; the same for every user
-    contribution  what that adds to this candidate's logit (`limerank.serve.contributions`)
+    contribution  what that adds to this candidate's logit (`limerank.serve.explanation.contributions`)
     events        what the link read of this user's history; the same for every candidate
 
-What a link stands for in the catalog is in `limerank.serve.link_profiles`.
+What a link stands for in the catalog is in `limerank.serve.explanation.link_profiles`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.models import ItemState
 from limerank.models.lime import ReadingLayer
 from limerank.schema import UNKNOWN_INDEX, Kind
-from limerank.serve.bundle import Bundle
-from limerank.serve.contributions import Contributions, contributions
-from limerank.serve.engine import Engine, Event
-from limerank.serve.link_profiles import lime_ranker
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.engine import Engine
+from limerank.serve.explanation.contributions import Contributions, contributions
+from limerank.serve.explanation.link_profiles import lime_ranker
+from limerank.serve.requests import Event
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from limerank.models.lime import LimeRanker
 from limerank.ops.candidate import RowStore, RunningTop
 from limerank.ops.jagged import row_of
 from limerank.schema import FIRST_KNOWN_INDEX, Kind
-from limerank.serve.bundle import Bundle
+from limerank.serve.bundles.bundle import Bundle
 
 BLOCK = 4096
 LEAST_ITEMS, LEAST_FRACTION = 5, 0.001

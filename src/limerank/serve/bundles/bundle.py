@@ -8,7 +8,7 @@ items.safetensors      encoded item features (the user stage embeds history item
 users.safetensors      encoded user features
 histories.safetensors  the last events of each user up to the watermark
 seen.safetensors       the distinct items of all events of each user, however long ago
-item_ids.safetensors, user_ids.safetensors   ids by row and rows by id (`limerank.serve.ids`)
+item_ids.safetensors, user_ids.safetensors   ids by row and rows by id (`limerank.serve.bundles.ids`)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from limerank.data.store.encoders import Encoders
 from limerank.errors import ArgumentError, BundleError, DataError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore
-from limerank.serve.ids import IdMap
+from limerank.serve.bundles.ids import IdMap
 from limerank.typed import validate
 
 FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from limerank import files
 from limerank.errors import BundleError, ConflictError, did_you_mean
-from limerank.serve.bundle import Bundle, BundleManifest, read_manifest
+from limerank.serve.bundles.bundle import Bundle, BundleManifest, read_manifest
 from limerank.typed import validate
 
 ACTIVE, BUNDLES = "ACTIVE.json", "bundles"

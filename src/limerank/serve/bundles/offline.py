@@ -21,10 +21,10 @@ from limerank.data.store.history import UNLIMITED, HistoryIndex
 from limerank.models import Ranker, complete_model
 from limerank.ops.candidate import RowStore
 from limerank.progress import Progress
-from limerank.serve import bundle as bundles
-from limerank.serve.bundle import Bundle, BundleManifest
-from limerank.serve.ids import write_id_map
-from limerank.serve.store import BUNDLES, BundleStore
+from limerank.serve.bundles import bundle as bundles
+from limerank.serve.bundles.bundle import Bundle, BundleManifest
+from limerank.serve.bundles.ids import write_id_map
+from limerank.serve.bundles.store import BUNDLES, BundleStore
 
 ITEMS_PER_BLOCK = 8192
 
