@@ -84,7 +84,7 @@ class LinkPool:
         return state
 
     def append_event(self, state: PoolState, key: Tensor, value: Tensor, time: float | None = None) -> PoolState:
-        """`append` for a single event with a key [H, a] and a value [H, v] of its own per head, as few calls as that."""
+        """`append` for a single event with a key [H, a] and a value [H, v] per head, with as few calls as possible."""
         heads, links, _ = self.queries.shape
         if key.shape != (heads, self.queries.shape[2]) or state.total.shape != (heads, links, value.shape[-1]):
             raise ArgumentError(
