@@ -78,8 +78,7 @@ class History:
     """The histories (paper: UIH, E) of a batch of requests, end to end.
 
     Item features are held once per distinct item; event j of the batch is item `item_of_event[j]` of `items`. `times`
-    [sum_n] are milliseconds since 1970 (int64), where the log knows when its events happened. `embedded` [sum_n, d] is
-    what the item tower makes of the events, where that is known already: it is then not computed again.
+    [sum_n] are milliseconds since 1970 (int64), where the log knows when its events happened.
     """
 
     items: Features
@@ -87,7 +86,6 @@ class History:
     events: Features
     offsets: Tensor
     times: Tensor | None = None
-    embedded: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,6 @@ class ItemTower(nn.Module):
         Popular items occur in many histories of a batch, and few things can happen with an item. Where there are far
         fewer pairs of item and way than events, the tower runs once per pair.
         """
-        if history.embedded is not None:
-            return Gathered(history.embedded)
         of_items, item = self.from_item(self.item_embedding(history.items)), history.item_of_event
         if self.event_embedding is None or self.from_event is None:
             if self._repeats(item, of_items.shape[0]):

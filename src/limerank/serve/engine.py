@@ -31,6 +31,7 @@ from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
 from limerank.serve.scorer import choose_path, request_head
+from limerank.serve.states import How, UserSource, UserStates
 from limerank.threads import warn_if_spinning
 
 
@@ -41,23 +42,37 @@ class EncodedRequest:
     state: UserState
     known_user: bool
     history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+STATES_BYTES = 2**28
+"""What an engine keeps of users between requests, unless it is told otherwise."""
 
 
 class Engine:
     """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, states: int | UserStates = STATES_BYTES) -> None:
         warn_if_spinning()
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
+        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
 
     @classmethod
-    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
+    def open(
+        cls, store: AnyPath | BundleStore, bundle_id: str | None = None, *, states: int | UserStates = STATES_BYTES
+    ) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified.
+
+        `states` are the bytes that may be kept of users between requests (0: nothing), or states that several engines
+        have in common.
+        """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id))
+        return cls(opened.open_bundle(bundle_id), states)
 
     def rank(
         self,
@@ -167,6 +182,7 @@ class Engine:
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
+            user_state=request.how,
             history_used=request.history_used,
             candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
@@ -185,10 +201,13 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
-        with torch.inference_mode():
-            state = self.ranker.encode_user(inputs)
-        return EncodedRequest(state, known, len(inputs.history.item_of_event))
+        asked = self.requests.ask(user_id, context or {}, events, now)
+        used = asked.count - self.requests.first_kept(asked)
+        if self.states is None:
+            with torch.inference_mode():
+                return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(self.users, asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
 
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
