@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 
 from limerank.errors import ArgumentError
 from limerank.models import RANKERS, build_ranker
+from limerank.models.incremental import Events
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
-from limerank.serve.requests import Event, RequestReader
+from limerank.serve.requests import Asked, Event, RequestReader
 from limerank.serve.states import StateCounts, UserSource, UserStates
 from limerank.serve.states.cache import USER_OVERHEAD
 from limerank.serve.states.entry import WHY, Entry, state_bytes
@@ -167,6 +169,20 @@ def test_why_a_state_was_computed_is_counted(engine: Engine) -> None:
     assert counts.computed == {"first": 2, "context": 1, "fewer": 1, "changed": 2, "many": 1}
 
 
+def test_events_without_a_time_happen_when_they_are_asked_for(engine: Engine) -> None:
+    """So they are others when they are asked for later, and only rankers that read times care."""
+    watermark = engine.bundle.manifest.watermark
+    assert watermark is not None
+    for form, how in (
+        ({"name": "lime-mha", "context": "after", "recency": True}, "computed"),
+        ({"name": "ttsn", "pooling": "mean", "encoding": "calendar"}, "computed"),
+        ({"name": "ttsn", "encoding": "none"}, "cached"),
+    ):
+        oracle = Oracle(source_of(form, engine.bundle), UserStates(PLENTY))
+        hows = [oracle.check("u1", "tv", clicks(3), watermark + hours * 3_600_000) for hours in (1, 60)]
+        assert hows == ["computed", how]
+
+
 def test_rankers_without_a_window_say_why_they_read_again(engine: Engine) -> None:
     for form, why in (
         ({"name": "mamba", "encoding": "none"}, "window"),
@@ -229,6 +245,14 @@ def test_states_of_another_bundle_are_never_used(engine: Engine) -> None:
     assert [one.answer("u1").user_state for one in (first, second)] == ["computed", "cached"]
 
 
+class Slow(UserSource):
+    """Reading events takes long enough for other threads to come in between."""
+
+    def events(self, asked: Asked, first: int, stop: int) -> Events:
+        time.sleep(0.0005)
+        return super().events(asked, first, stop)
+
+
 def test_eight_threads_get_the_answers_of_one(engine: Engine) -> None:
     """Also when they ask for the same users with different histories, and states are evicted under them."""
     source = source_of({"name": "lime-mha", "encoding": "none"}, engine.bundle)
@@ -240,10 +264,11 @@ def test_eight_threads_get_the_answers_of_one(engine: Engine) -> None:
     ] * 4
     random.Random(0).shuffle(requests)
     states = UserStates(60_000)
+    slow = Slow(source.version, source.ranker, source.reader)
 
     def ask(request: tuple[str, list[Event], str]) -> str:
         user, events, device = request
-        return Oracle(source, states).check(user, device, events)
+        return Oracle(slow, states).check(user, device, events)
 
     with ThreadPoolExecutor(8) as executor:
         hows = list(executor.map(ask, requests))

@@ -32,6 +32,9 @@ class Event:
     time: int | None = None
 
 
+Ints = NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request, checked and encoded, but with nothing of its stored history touched yet.
@@ -42,13 +45,13 @@ class Asked:
     user_id: str
     user_row: int
     stored: slice
-    items: NDArray[np.int64]
+    items: Ints
     """The item rows of the new events."""
-    events: NDArray[np.int64]
+    events: Ints
     """Their encoded features [new, features]."""
-    times: NDArray[np.int64] | None
+    times: Ints | None
     """When they happened; unknown for ready-made histories."""
-    context: NDArray[np.int64]
+    context: Ints
     """The encoded context [1, features]."""
     at: int | None
     """The time of the request; None where the log had no times, so that no ranker was trained on them."""
@@ -119,20 +122,23 @@ class RequestReader:
 
     def history(self, asked: Asked, first: int, stop: int) -> History:
         """The events from one number up to another; nothing else is touched."""
-        items = self._part(asked, "item", asked.items, first, stop)
+        items, events, times = self.columns(asked, first, stop)
         return make_history(
-            self.bundle.item_table,
-            items,
-            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
-            np.array([0, len(items)]),
-            None if asked.times is None else self._part(asked, "times", asked.times, first, stop),
+            self.bundle.item_table, items, Features(torch.from_numpy(events)), np.array([0, len(items)]), times
         )
 
-    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
-        """A column of some events, stored or new."""
+    def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
+        """Item rows, encoded features and times of the events from one number up to another."""
         begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
-        stored = self._columns[name][begin + min(first, old) : begin + min(stop, old)].astype(np.int64)
-        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]])
+
+        def part(name: str, new: Ints) -> Ints:
+            if first >= old:
+                return new[first - old : stop - old]
+            stored = self._columns[name][begin + first : begin + min(stop, old)].astype(np.int64)
+            return stored if stop <= old else np.concatenate([stored, new[: stop - old]])
+
+        times = None if asked.times is None else part("times", asked.times)
+        return part("item", asked.items), part("events", asked.events), times
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""

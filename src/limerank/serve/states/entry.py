@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
-import numpy as np
-
 from limerank.models import UserState
 from limerank.models.incremental import Reading
 from limerank.serve.requests import Asked
@@ -104,10 +102,10 @@ class Entry:
         known = len(before.items)
         if len(asked.items) < known:
             return "fewer"
-        same = np.array_equal(asked.items[:known], before.items) and np.array_equal(asked.events[:known], before.events)
-        if same and needs_times and asked.times is not None and before.times is not None:
-            same = np.array_equal(asked.times[:known], before.times)
-        return None if same else "changed"
+        pairs = [(asked.items, before.items), (asked.events, before.events)]
+        if needs_times and asked.times is not None and before.times is not None:
+            pairs.append((asked.times, before.times))
+        return None if all((now[:known] == then).all() for now, then in pairs) else "changed"
 
     def _read(
         self, source: UserSource, asked: Asked, reading: Reading | None, why: Why | None
