@@ -207,9 +207,11 @@ def test_bytes_are_counted_and_bound_what_is_held(engine: Engine) -> None:
         entry.encode(source, asked)
     (kept,) = entry.kept.values()
     assert kept.reading is not None
+    assert kept.context is not None
     arrays = asked.items.nbytes + asked.events.nbytes + asked.context.nbytes
     times = 0 if asked.times is None else asked.times.nbytes
-    assert entry.bytes == state_bytes(kept.state) + kept.reading.bytes + arrays + times
+    context = 8 * kept.context.numel()
+    assert entry.bytes == state_bytes(kept.state) + kept.reading.bytes + context + arrays + times
     size = entry.bytes + USER_OVERHEAD
     users = [f"nobody{number}" for number in range(6)]
     states = UserStates(3 * size)
