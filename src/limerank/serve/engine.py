@@ -24,6 +24,7 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState
+from limerank.models.serving import prepare_user_stage
 from limerank.ops.candidate import best_candidates, candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
@@ -50,6 +51,7 @@ class Engine:
         warn_if_spinning()
         self.bundle = bundle
         self.ranker = bundle.ranker
+        self.user_stage = prepare_user_stage(bundle.ranker, bundle.item_table)
         self.requests = RequestReader(bundle)
         self.catalog = Catalog(bundle)
 
@@ -185,9 +187,9 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
+        inputs, known = self.requests.read_by_row(user_id, context or {}, events, now)
         with torch.inference_mode():
-            state = self.ranker.encode_user(inputs)
+            state = self.user_stage(inputs)
         return EncodedRequest(state, known, len(inputs.history.item_of_event))
 
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from limerank.batch import Features, UserInputs
-from limerank.data.batches import make_history
+from limerank.batch import Features, History, UserInputs
+from limerank.data.batches import distinct_items
 from limerank.data.store.encoders import encode_rows
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
@@ -37,40 +36,58 @@ class RequestReader:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
+        columns = {name: column.numpy() for name, column in bundle.histories.items()}
+        self._offsets, self._items, self._events = columns["offsets"], columns["item"], columns["events"]
+        self._times = columns.get("times")
+        """When events happened; unknown for ready-made histories."""
 
     def read(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
-        """What the user stage reads for one request, and whether the user is known.
+        """What a ranker's `encode_user` reads for one request, and whether the user is known.
 
         `events` follow the stored ones in the order given, whatever their times are.
         """
+        inputs, known = self.read_by_row(user_id, context, events, now)
+        history = inputs.history
+        items, item_of_event = distinct_items(history.items, history.item_of_event.numpy())
+        return replace(inputs, history=replace(history, items=items, item_of_event=item_of_event)), known
+
+    def read_by_row(
+        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
+    ) -> tuple[UserInputs, bool]:
+        """The same for a prepared user stage: the history's items are the bundle's whole table, events name its rows."""
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
-        offsets = bundle.histories["offsets"]
-        start, end = int(offsets[user_row]), int(offsets[user_row + 1])
-        new_items = bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id"))
-        new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
-        items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
-        encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
-        times = self._times(slice(start, end), events, asked_at)
-        kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
-        history = make_history(
+        begin, end = self._offsets[user_row : user_row + 2].tolist()
+        most = bundle.manifest.max_history
+        stored = slice(max(begin, end - most), end)
+        items, encoded = self._items[stored].astype(np.int64), self._events[stored].astype(np.int64)
+        times = None if self._times is None or asked_at is None else self._times[stored]
+        if events:
+            new_items = bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id"))
+            new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
+            items = np.concatenate([items, new_items])[-most:]
+            encoded = np.concatenate([encoded, new_events])[-most:]
+            if times is not None:
+                happened = [asked_at if event.time is None else event.time for event in events]
+                times = np.concatenate([times, np.array(happened, dtype=np.int64)])[-most:]
+        history = History(
             bundle.item_table,
-            items[kept],
-            Features(torch.from_numpy(encoded[kept].astype(np.int64))),
-            np.array([0, len(items[kept])]),
-            None if times is None else times[kept],
+            torch.from_numpy(items),
+            Features(torch.from_numpy(encoded)),
+            offsets=torch.from_numpy(np.array([0, len(items)])),
+            times=None if times is None else torch.from_numpy(times),
         )
         inputs = UserInputs(
-            users=bundle.user_table.take(torch.tensor([user_row])),
+            users=bundle.user_table.at(user_row),
             context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
             history=history,
-            times=None if asked_at is None else torch.tensor([asked_at], dtype=torch.int64),
+            times=None if asked_at is None else torch.from_numpy(np.array([asked_at])),
         )
         return inputs, user_row != UNKNOWN_ROW
 
@@ -87,14 +104,6 @@ class RequestReader:
                     f"time {given}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"
                 )
         return asked_at
-
-    def _times(self, stored: slice, events: Sequence[Event], asked_at: int | None) -> NDArray[np.int64] | None:
-        """When the stored and the new events happened; unknown for ready-made histories."""
-        times = self.bundle.histories.get("times")
-        if times is None or asked_at is None:
-            return None
-        new = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
-        return np.concatenate([times[stored].numpy(), new])
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
         known = [encoder.name for encoder in self.bundle.encoders.of(role)]
