@@ -40,6 +40,7 @@ class RequestReader:
         self._offsets, self._items, self._events = columns["offsets"], columns["item"], columns["events"]
         self._times = columns.get("times")
         """When events happened; unknown for ready-made histories."""
+        self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
 
     def read(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
@@ -62,7 +63,7 @@ class RequestReader:
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
-        user_row = int(bundle.user_ids.rows_of([user_id])[0])
+        user_row = bundle.user_ids.row_of(user_id)
         begin, end = self._offsets[user_row : user_row + 2].tolist()
         most = bundle.manifest.max_history
         stored = slice(max(begin, end - most), end)
@@ -106,7 +107,7 @@ class RequestReader:
         return asked_at
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
-        known = [encoder.name for encoder in self.bundle.encoders.of(role)]
+        known = self._names[role]
         for name in values:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"

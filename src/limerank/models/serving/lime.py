@@ -36,7 +36,7 @@ class Projection:
         self.matrix, self.bias = linear.weight.detach().T.contiguous(), linear.bias.detach()
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return torch.addmm(self.bias, functional.layer_norm(rows, *self.norm), self.matrix)
+        return torch.addmm(self.bias, torch.layer_norm(rows, *self.norm), self.matrix)
 
 
 class LimePart:

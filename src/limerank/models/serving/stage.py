@@ -28,9 +28,11 @@ class UserStage:
         self.items = items
         self.ranker = with_tabled_tower(ranker, items, bytes_allowed)
 
-    @torch.no_grad()
     def __call__(self, inputs: UserInputs) -> UserState:
         """What `ranker.encode_user` leaves behind, to rounding."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self(inputs)
         if inputs.history.items is not self.items or len(inputs) != 1:
             return self.ranker.encode_user(inputs)
         return self.encode(inputs)

@@ -83,7 +83,7 @@ def fused_xor_layer(
 
 
 def _one_pass(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Tensor:
-    side = LinkSide.of(links, weights)
+    side = LinkSide.of(links, weights, need_source=out is not None)
     kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
     chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
     for start in range(0, len(sources), CHUNK):

@@ -129,6 +129,20 @@ class IdMap:
             position[sought] += 1
         return rows
 
+    def row_of(self, name: str) -> int:
+        """The row of one id, 0 where it is unknown: `rows_of` without the arrays it needs for many."""
+        code = 0
+        for byte in reversed(name.encode(errors="surrogatepass")):
+            code = (code * MULTIPLIER + byte + 1) % 2**64
+        sought = np.uint64(code).view(np.int64)
+        for position in range(int(self._hashes.searchsorted(sought)), len(self._hashes)):
+            if self._hashes[position] != sought:
+                break
+            row = int(self._rows[position])
+            if self.names_of([row])[0] == name:
+                return row
+        return UNKNOWN_ROW
+
     def names_of(self, rows: Rows) -> list[str]:
         """The ids of some rows."""
         return self._ids.at(rows)
