@@ -18,6 +18,8 @@ from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
 
+FEW_EVENTS = 8  # whose items are found faster one by one
+
 
 @dataclass(frozen=True)
 class Event:
@@ -57,7 +59,7 @@ class RequestReader:
     def read_by_row(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
-        """The same for a prepared user stage: the history's items are the bundle's whole table, events name its rows."""
+        """The same for a prepared user stage: the history's items are the bundle's whole table, events name rows."""
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
         for event in events:
@@ -70,7 +72,9 @@ class RequestReader:
         items, encoded = self._items[stored].astype(np.int64), self._events[stored].astype(np.int64)
         times = None if self._times is None or asked_at is None else self._times[stored]
         if events:
-            new_items = bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id"))
+            names = checked_ids([event.item_id for event in events], "item_id")
+            few = len(names) <= FEW_EVENTS
+            new_items = [bundle.item_ids.row_of(name) for name in names] if few else bundle.item_ids.rows_of(names)
             new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
             items = np.concatenate([items, new_items])[-most:]
             encoded = np.concatenate([encoded, new_events])[-most:]

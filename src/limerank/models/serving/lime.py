@@ -1,8 +1,8 @@
 """The user stage of LIME rankers for one request: what depends on weights only is multiplied out beforehand.
 
-    L^C = L + MLP(L (+) E^C)      the links' part of its first layer is a constant, E^C's a row of one product
-    L^P = personalize(L^C, E)     `PooledLinks` (LIME-MHA), `RefinedLinks` (LIME-XOR), or the ranker's own
-    values = LN(L^P) W_V + b
+L^C = L + MLP(L (+) E^C)      the links' part of its first layer is a constant, E^C's a row of one product
+L^P = personalize(L^C, E)     `PooledLinks` (LIME-MHA), `RefinedLinks` (LIME-XOR), or the ranker's own
+values = LN(L^P) W_V + b
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LimePart:
         self.context = RequestContext(ranker.context_tower, mix.from_context, ranker.head.from_user)
         self.to_values = Projection(ranker.link_values)
         with torch.no_grad():
-            self.links = ranker.links().detach().clone()
+            self.links: Tensor = ranker.links().detach().clone()
             self.hidden = mix.from_link(self.links)
             self.shifted = self.links + mix.to_output.bias
         self.from_link, self.from_link_bias = _transposed(mix.from_link)
@@ -74,7 +74,8 @@ class LimePart:
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         """L^P [l, d] from the links [l, d] that read the history: the ranker's own way."""
-        return self.ranker.personalize(links[None], inputs)[0]
+        personalized: Tensor = self.ranker.personalize(links[None], inputs)[0]
+        return personalized
 
     def _reading(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
         """The links [l, d] that read the history: L^C, or L itself when the context comes after."""
@@ -135,7 +136,8 @@ class PooledLinks(LimePart):
         """Keys [H, n, a] and values [H, n, v] of rows [n, H a + H v]."""
         queries, width = self.projection.outputs
         if queries == width:
-            return rows.view(len(rows), 2 * self.heads, -1).transpose(0, 1).split(self.heads)
+            both: tuple[Tensor, ...] = rows.view(len(rows), 2 * self.heads, -1).transpose(0, 1).split(self.heads)
+            return both
         return tuple(part.transpose(0, 1) for part in self.projection.apart(rows))
 
 

@@ -96,6 +96,6 @@ def prepare_user_stage(ranker: Ranker, items: Features, bytes_allowed: int = BYT
     """The user stage of a ranker in evaluation mode, for a catalog; weights that change later are not followed."""
     if isinstance(ranker, LimeRanker):
         return LimeStage(ranker, items, bytes_allowed)
-    if isinstance(ranker, MHARanker):
+    if type(ranker) is MHARanker:  # a subclass may read another history
         return MHAStage(ranker, items, bytes_allowed)
     return UserStage(ranker, items, bytes_allowed)

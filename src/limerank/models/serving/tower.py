@@ -1,4 +1,4 @@
-"""A ranker whose item tower knows the events of a catalog by their rows: the same numbers, found instead of computed."""
+"""A ranker whose item tower knows the events of a catalog by their rows: the same numbers, found, not computed."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 BYTES_PER_BLOCK = 2**18
 FIRST_ROW = UNKNOWN_ROW + 1
 SAMPLED_IDS = 1000
+SHORT_ID = 64  # characters of an id that is hashed faster by itself
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,9 @@ class IdMap:
         return rows
 
     def row_of(self, name: str) -> int:
-        """The row of one id, 0 where it is unknown: `rows_of` without the arrays it needs for many."""
+        """The row of one id, 0 where it is unknown: without the arrays that many need."""
+        if len(name) > SHORT_ID:
+            return int(self.rows_of([name])[0])
         code = 0
         for byte in reversed(name.encode(errors="surrogatepass")):
             code = (code * MULTIPLIER + byte + 1) % 2**64
