@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from limerank.api.run import Run
 from limerank.errors import UsageError
-from limerank.serve.engine import Engine
+from limerank.serve.engine import EncodedRequest, Engine
 from limerank.serve.ranking import Ranking
 from limerank.serve.requests import Event
 
@@ -43,20 +44,21 @@ def content(ranking: Ranking) -> tuple[Any, ...]:
 
 
 def requests_of(engine: Engine) -> list[Callable[[], Any]]:
-    """Cheap requests of every kind; scores of users whose stage is done are the cheapest."""
-    encoded = {user: engine.encode_user(user) for user in USERS}
+    """Cheap requests of every kind; scores of users whose stage is done are the cheapest, and most."""
+
+    def scores(encoded: EncodedRequest, items: list[str]) -> bytes:
+        return engine.score(encoded, items).tobytes()
+
+    def answer(*args: Any, **named: Any) -> tuple[Any, ...]:
+        return content(engine.answer(*args, **named))
+
     requests: list[Callable[[], Any]] = []
     for number, user in enumerate(USERS):
-        some = [f"i{(number * 7 + step) % 210}" for step in range(3 + number)]
-        event = Event(some[0], {"clicked": 1})
+        some, encoded = [f"i{(number * 7 + step) % 210}" for step in range(3 + number)], engine.encode_user(user)
+        requests += [partial(scores, encoded, items) for items in (some, some[::-1], ["i1", "ghost"])] * 10
         requests += [
-            lambda user=user, some=some: engine.score(encoded[user], some).tobytes(),
-            lambda user=user, some=some: engine.score(encoded[user], some[::-1]).tobytes(),
-            lambda user=user: engine.score(encoded[user], ["i1", "ghost"]).tobytes(),
-        ] * 10
-        requests += [
-            lambda user=user, event=event: content(engine.answer(user, events=[event], limit=5)),
-            lambda user=user, some=some: content(engine.answer(user, some, task="long_view", exclude_seen=True)),
+            partial(answer, user, events=[Event(some[0], {"clicked": 1})], limit=5),
+            partial(answer, user, some, task="long_view", exclude_seen=True),
         ]
     return requests
 

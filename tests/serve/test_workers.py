@@ -21,8 +21,8 @@ from limerank.threads import available_cores
 WAIT_SECONDS = 60
 
 
-@pytest.fixture(params=[1, 2, 5])
-def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
+@pytest.fixture(name="workers", params=[1, 2, 5])
+def some_workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
     with Workers(request.param) as workers:
         yield workers
 
