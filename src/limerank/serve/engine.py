@@ -32,6 +32,7 @@ from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
 from limerank.serve.scorer import choose_path, request_head
+from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
 
@@ -42,6 +43,12 @@ class EncodedRequest:
     state: UserState
     known_user: bool
     history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+STATES_BYTES = 2**28
+"""What an engine keeps of users between requests, unless it is told otherwise."""
 
 
 class Engine:
@@ -52,18 +59,31 @@ class Engine:
     the end of a `with` block, or when the engine is not used any more.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, *, threads: int | None = None, states: int | UserStates = STATES_BYTES) -> None:
         self.workers = Workers(threads)
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
+        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
 
     @classmethod
-    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None, *, threads: int | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
+    def open(
+        cls,
+        store: AnyPath | BundleStore,
+        bundle_id: str | None = None,
+        *,
+        threads: int | None = None,
+        states: int | UserStates = STATES_BYTES,
+    ) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified.
+
+        `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
+        be kept of users between requests (0: nothing), or states that several engines have in common.
+        """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id), threads=threads)
+        return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
 
     def close(self) -> None:
         """End the worker threads when the requests that were made are answered; there can be no other request."""
@@ -190,6 +210,7 @@ class Engine:
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
+            user_state=request.how,
             history_used=request.history_used,
             candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
@@ -209,8 +230,12 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
-        return EncodedRequest(self.ranker.encode_user(inputs), known, len(inputs.history.item_of_event))
+        asked = self.requests.ask(user_id, context or {}, events, now)
+        used = asked.count - self.requests.first_kept(asked)
+        if self.states is None:
+            return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(self.users, asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
 
     @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
