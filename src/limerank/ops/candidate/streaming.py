@@ -91,7 +91,7 @@ def logit_spans(
     store: RowStore, head: RequestHead, index: Tensor | None = None, *, block: int | None = None
 ) -> Iterator[LogitSpan]:
     """Logits of the candidates that `index` [M] names, or of all items, computed in blocks of `block` candidates."""
-    _check(store, head, index, block)
+    check_candidates(store, head, index, block)
     return _logit_spans(store, head, index, padded(block or max(BLOCK, BLOCK_PER_THREAD * torch.get_num_threads())))
 
 
@@ -192,7 +192,8 @@ class _LaterLayers:
         out.unflatten(1, (self.threads, -1)).copy_(parts.transpose(0, 1))
 
 
-def _check(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None) -> None:
+def check_candidates(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None = None) -> None:
+    """A store, a head and an index that fit each other."""
     check_same_size("matrix", head.matrix, 1, "head_part", store.head_part, 1)
     if head.interact is None:
         check_same_size("matrix", head.matrix, 0, "rows", store.rows, 1)
