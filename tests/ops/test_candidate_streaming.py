@@ -23,7 +23,7 @@ from limerank.ops.candidate import (
     candidate_logits,
     candidate_probabilities,
     fold_values,
-    logit_spans,
+    over_spans,
     row_error_bound,
     score_error_bound,
 )
@@ -143,7 +143,7 @@ def test_nothing_unwritten_is_read(row_type: str, monkeypatch: pytest.MonkeyPatc
             candidate_logits(store, head),
             candidate_logits(store, head, index, block=1024),
             candidate_probabilities(store, head, index),
-            *(span.values.clone() for span in logit_spans(store, head, index)),
+            *over_spans(lambda span: span.values.clone(), store, head, index),
             top.positions,
             top.values,
             *row_error_bound(store, index),
