@@ -2,9 +2,9 @@
 
 In levels (`rows.py`), with `M = diag(step) G` rounded to `A diag(scale)`, a first layer is off by
 
-    dz = f M + (q - mean) E + f_p diag(step_p) + (q_p - middle) E_p,     E = M - A diag(scale)
+    dz = f M + (q - mean) E + f_p diag(step_p),     E = M - A diag(scale)
 
-(`mean E` and `middle E_p` are known and corrected). A ReLU turns a difference dz_k into a_k dz_k with a_k in [0, 1], so
+(`mean E` is known and corrected). A ReLU turns a difference dz_k into a_k dz_k with a_k in [0, 1], so
 the logit is off by `dz . c` for some c in a box that follows from the later layers alone: for one layer v the box
 between 0 and v_k. By Cauchy-Schwarz then
 
@@ -95,22 +95,18 @@ class LaterBound:
         """For each of some matrices [n, rows, hidden] in fp64 at least the largest |matrix c| of any c in the box.
 
         c is the box's middle plus half its width times some d in [-1, 1]. With B = matrix diag(half), whose columns
-        have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most b' |C| b, and at
-        most |b|^2 times the largest eigenvalue of C.
+        have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
+        largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        spread = matrices * self.half
-        norms = torch.linalg.vector_norm(spread, dim=1)
-        unit = (spread / norms.clamp(min=TINY)[:, None]).float()
+        norms = torch.linalg.vector_norm(matrices, dim=1)
+        unit = (matrices / norms.clamp(min=TINY)[:, None]).float()
         rows, hidden = unit.shape[1:]
-        wide = hidden > rows
-        inner = torch.bmm(unit, unit.mT) if wide else torch.bmm(unit.mT, unit)
+        correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
         rounding = gamma(hidden + rows) * hidden
-        largest = (_largest_eigenvalues(inner) + rounding) * norms.square().sum(1)
-        if not wide:
-            pairs = torch.einsum("nk,nkl,nl->n", norms, inner.abs().double(), norms)
-            largest = torch.minimum(largest, pairs + rounding * norms.square().sum(1))
-        own_rounding = self.relative * (torch.linalg.vector_norm(matrices, dim=1) @ self.absolute)
-        return torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt() + own_rounding
+        spread = (norms * self.half).square_().sum(1)
+        largest = (_largest_eigenvalues(correlated) + rounding) * spread
+        own_rounding = self.relative * (norms @ self.absolute)
+        return torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:

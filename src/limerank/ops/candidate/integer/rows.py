@@ -1,4 +1,4 @@
-"""A catalog's rows as bytes for one integer product: per item one u8 vector [row | head part].
+"""A catalog's rows as bytes for an integer product: per item the levels of its row and of its head part.
 
 Every column is affine, `value = lowest + step * (q + f)` with a level q of 0 to 255 and what rounding left, f. Derived
 from the stored rows when a catalog is opened, never stored itself. What makes the scores of these bytes a proof and not
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limerank.ops.candidate.rows import LEVELS, RowStore
+from limerank.ops.candidate.rows import LEVELS, RowStore, padded
 from limerank.ops.checks import refuse_non_finite
 
-WIDTH_PADDING = 16
-"""A vector's bytes are a multiple of this: what the integer kernels load at once."""
 OUTLIERS = 1024
 FAR = 2.0
 """A range is cut off only if its end is this many times farther out than where all but the outliers end."""
 BLOCK = 1024
 """Items per block when building: a block in fp32 stays in the cache."""
-SMALLEST_STEP, LARGEST_VALUE = 1e-30, 1e30
+LARGEST_VALUE, SMALLEST_STEP = 1e30, 1e-30
+NARROWEST = 1e-6
+"""No column has a step this much smaller than the coarsest: nothing is gained by it, and numbers stay in fp32's range."""
 ROUNDING = 4 * 2.0**-24
 """Relative error of a level computed in fp32: one subtraction, one product with a rounded reciprocal."""
 
@@ -46,47 +46,52 @@ class Columns:
 
 @dataclass(frozen=True)
 class IntegerRows:
-    """`levels` u8 [items, width]: row, head part, zeros up to `width`; `norms` [items, 3] fp32 as the module says."""
+    """`rows` u8 [items, width], `head_part` u8 [items, hidden], `norms` fp32 [items, 3] as the module says.
 
-    levels: Tensor
+    `width` is the columns r of a row, padded with zeros to what the product likes.
+    """
+
+    rows: Tensor
+    head_part: Tensor
     norms: Tensor
-    row: Columns
-    head_part: Columns
+    of_row: Columns
+    of_part: Columns
     row_norm: float
     """the largest norm of a row, in values"""
 
     @classmethod
     def of(cls, store: RowStore) -> IntegerRows:
-        """The integer rows of a store, block by block; about a second per million items of 192 columns."""
-        row, head_part, row_norm = _columns(store)
-        columns, hidden = len(row.step), len(head_part.step)
-        width = -(-(columns + hidden) // WIDTH_PADDING) * WIDTH_PADDING
-        levels = torch.empty(len(store), width, dtype=torch.uint8)
-        levels[:, columns + hidden :] = 0
+        """The integer rows of a store, block by block; a second or two per million items of 192 columns."""
+        of_row, of_part, row_norm = _columns(store)
+        columns, hidden = len(of_row.step), len(of_part.step)
+        rows = torch.empty(len(store), padded(max(columns, 1)), dtype=torch.uint8)
+        rows[:, columns:] = 0
+        head_part = torch.empty(len(store), hidden, dtype=torch.uint8)
         norms = torch.empty(len(store), 3)
-        row_levels, part_levels = _Levels(row), _Levels(head_part)
-        for start, stop, rows, parts in store.blocks(None, BLOCK):
-            out, norm = levels[start:stop], norms[start:stop]
-            row_levels.write(rows[: stop - start], out[:, :columns], norm[:, 0], norm[:, 2])
-            part_levels.write(parts[: stop - start], out[:, columns : columns + hidden], norm[:, 1], None)
-        return cls(levels, norms, row, head_part, row_norm)
+        row_levels, part_levels = _Levels(of_row), _Levels(of_part)
+        for start, stop, *blocks in store.blocks(None, BLOCK):
+            norm = norms[start:stop]
+            row_levels.write(blocks[0][: stop - start], rows[start:stop, :columns], norm[:, 0], norm[:, 2])
+            part_levels.write(blocks[1][: stop - start], head_part[start:stop], norm[:, 1], None)
+        return cls(rows, head_part, norms, of_row, of_part, row_norm)
 
     def __len__(self) -> int:
-        return len(self.levels)
+        return len(self.rows)
 
     @property
     def columns(self) -> int:
-        """r, the width of a row."""
-        return len(self.row.step)
+        """r, the width of a row without padding."""
+        return len(self.of_row.step)
 
     @property
     def hidden(self) -> int:
         """The width of a head part."""
-        return len(self.head_part.step)
+        return len(self.of_part.step)
 
     def behind(self, first: int) -> IntegerRows:
         """The items from `first` on, as a view."""
-        return IntegerRows(self.levels[first:], self.norms[first:], self.row, self.head_part, self.row_norm)
+        parts = self.rows[first:], self.head_part[first:], self.norms[first:]
+        return IntegerRows(*parts, self.of_row, self.of_part, self.row_norm)
 
 
 def _columns(store: RowStore) -> tuple[Columns, Columns, float]:
@@ -99,8 +104,8 @@ def _columns(store: RowStore) -> tuple[Columns, Columns, float]:
         for table, block in zip(tables, values, strict=True):
             table.see(start, block)
         row_norm = max(row_norm, float(torch.linalg.vector_norm(values[0], dim=1).max()))
-    row, head_part = (table.columns() for table in tables)
-    return row, head_part, row_norm * (1 + 1e-4)
+    of_row, of_part = (table.columns() for table in tables)
+    return of_row, of_part, row_norm * (1 + 1e-4)
 
 
 class _Range:
@@ -119,7 +124,7 @@ class _Range:
 
     def columns(self) -> Columns:
         items = len(self.by_item)
-        if not items:
+        if not items or not len(self.total):
             zeros = torch.zeros_like(self.total)
             return Columns(zeros, zeros + 1, zeros, zeros)
         largest = torch.maximum(self.lowest.abs(), self.highest.abs()).double()
@@ -128,7 +133,8 @@ class _Range:
         end = LARGEST_VALUE if float(self.by_item.max()) <= FAR * bar else bar
         lowest, highest = self.lowest.clamp(-end, end), self.highest.clamp(-end, end)
         step = (highest - lowest) / LEVELS
-        step = torch.where(step < SMALLEST_STEP, torch.ones_like(step), step)
+        coarsest = float(step.max())
+        step = step.clamp(min=coarsest * NARROWEST) if coarsest > SMALLEST_STEP else torch.ones_like(step)
         mean = ((self.total / items - lowest) / step).clamp(0, LEVELS)
         return Columns(lowest.double(), step.double(), mean.float().double(), largest)
 
@@ -148,7 +154,10 @@ class _Levels:
         torch.sub(block, self.lowest, out=exact).mul_(self.per_level)
         torch.round(exact, out=rounded).clamp_(0, LEVELS)
         levels.copy_(rounded)
-        # a little more than computed, so that it is never less than the truth
-        error.copy_(torch.linalg.vector_norm(exact.sub_(rounded), dim=1).mul_(1 + 1e-4).add_(self.slack))
+        self._norms(exact.sub_(rounded), error)
         if distance is not None:
-            distance.copy_(torch.linalg.vector_norm(rounded.sub_(self.mean), dim=1).mul_(1 + 1e-4).add_(self.slack))
+            self._norms(rounded.sub_(self.mean), distance)
+
+    def _norms(self, block: Tensor, out: Tensor) -> None:
+        """A little more than computed, so that it is never less than the truth."""
+        out.copy_(torch.linalg.vector_norm(block, dim=1).mul_(1 + 1e-4).add_(self.slack))

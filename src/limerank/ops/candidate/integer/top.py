@@ -11,7 +11,6 @@ If too many are left the bound was too loose for this request: then all are scor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from limerank.errors import ArgumentError
 from limerank.ops.candidate.integer.bounds import UNIT, LaterBound
-from limerank.ops.candidate.integer.product import Product, reference
+from limerank.ops.candidate.integer.product import Apply, Product, reference
 from limerank.ops.candidate.integer.request import IntegerHead
 from limerank.ops.candidate.integer.rows import IntegerRows
 from limerank.ops.candidate.rows import RowStore
@@ -72,7 +71,7 @@ def best_by_integers(
 
     `later` is `LaterBound.of(head.layers, task)`, which a caller may keep; `product` the fast one where there is one.
     """
-    check_same_size("the integer rows", rows.levels, 0, "rows", store.rows, 0)
+    check_same_size("the integer rows", rows.rows, 0, "rows", store.rows, 0)
     check_candidates(store, head, index)
     if head.interact is not None:
         raise ArgumentError("integer rows need a folded head: one without an interaction of its own")
@@ -89,9 +88,9 @@ def best_by_integers(
         bar = bar_of(float(best_candidates(store, head, k, task, _chosen(index, ahead)).scores[-1]))
         left = scan.not_below(bar, deal)
         if len(left) <= most:
-            top = best_candidates(store, head, k, task, _chosen(index, left))
+            top = best_candidates(store, head, k, task, _chosen(index, left), deal=deal)
             return ExactTop(Top(left[top.positions], top.scores, top.values), len(left), False)
-    return ExactTop(best_candidates(store, head, k, task, index), count, True)
+    return ExactTop(best_candidates(store, head, k, task, index, deal=deal), count, True)
 
 
 def bar_of(probability: float) -> float:
@@ -108,7 +107,7 @@ def _chosen(index: Tensor | None, positions: Tensor) -> Tensor:
 
 
 class _Scan:
-    """The integer logits [candidates] of one request."""
+    """The integer logits [candidates] of one request, all without their bias."""
 
     def __init__(
         self,
@@ -117,11 +116,14 @@ class _Scan:
         task: int,
         index: Tensor | None,
         integer: IntegerHead,
-        product: Callable[[Tensor], Tensor],
+        product: Apply,
     ) -> None:
         self.rows, self.index, self.integer, self.product = rows, index, integer, product
-        *self.hidden, (weight, bias) = [(weight.detach(), bias.detach()) for weight, bias in head.layers]
-        self.weight, self.bias = weight[task], bias[task]
+        layers = [(weight.detach(), bias.detach()) for weight, bias in head.layers]
+        layers[-1] = (layers[-1][0][task : task + 1], layers[-1][1][task : task + 1])
+        layers[0] = (layers[0][0] * rows.of_part.step.float(), layers[0][1])
+        *self.hidden, (weight, bias) = layers
+        self.weight, self.bias = weight[0], float(bias)
         self.count = len(rows) if index is None else len(index)
         self.logits = torch.empty(self.count)
         self.bar = -math.inf
@@ -142,31 +144,34 @@ class _Scan:
     def _score_run(self, start: int, stop: int, wanted: int) -> Tensor:
         """Score candidates `start` to `stop`; the positions of those that may be among the `wanted` best of all."""
         size = block_rows(self.count)
-        buffer = torch.zeros(size, self.rows.levels.shape[1], dtype=torch.uint8)
+        whole = self.index is None and size <= self.count
+        tables = self.rows.rows, self.rows.head_part
+        buffers = [torch.zeros(0 if whole else size, table.shape[1], dtype=torch.uint8) for table in tables]
         kept = []
         for first in range(start, stop, SPAN):
             last = min(first + SPAN, stop)
             for begin in range(first, last, size):
-                self._score_block(begin, min(begin + size, last), buffer)
+                # a short block begins earlier, so that all have one size
+                own = max(min(begin, self.count - size), 0)
+                end = min(own + size, self.count)
+                for table, buffer in zip(tables, buffers, strict=True):
+                    if self.index is not None:
+                        torch.index_select(table, 0, self.index[own:end], out=buffer[: end - own])
+                    elif not whole:
+                        buffer[: end - own] = table[own:end]
+                blocks = [table[own:end] for table in tables] if whole else buffers
+                self._finish(self.product(*blocks), self.logits[begin : min(begin + size, last)], begin - own)
             kept.append(self._above_bar(first, last, wanted))
         return torch.cat(kept)
 
-    def _score_block(self, begin: int, end: int, buffer: Tensor) -> None:
-        # a short block begins earlier, so that all have one size
-        first = max(min(begin, self.count - len(buffer)), 0)
-        last = min(first + len(buffer), self.count)
-        if self.index is not None:
-            torch.index_select(self.rows.levels, 0, self.index[first:last], out=buffer[: last - first])
-            x = buffer
-        elif last - first == len(buffer):
-            x = self.rows.levels[first:last]
-        else:
-            x = buffer
-            x[: last - first] = self.rows.levels[first:last]
-        x = self.product(x)
+    def _finish(self, x: Tensor, out: Tensor, skipped: int) -> None:
+        """The later layers, without the logit's bias, of a block of which the first `skipped` are known already."""
         for weight, bias in self.hidden:
             x = torch.addmm(bias, x, weight.T).relu_()
-        torch.add((x @ self.weight)[begin - first : end - first], self.bias, out=self.logits[begin:end])
+        if len(x) == len(out):
+            torch.mv(x, self.weight, out=out)
+        else:
+            out.copy_(torch.mv(x, self.weight)[skipped : skipped + len(out)])
 
     def _above_bar(self, first: int, last: int, wanted: int) -> Tensor:
         """Raises the bar that all runs have in common; at least `wanted` of all that are kept reach it."""
@@ -184,4 +189,4 @@ class _Scan:
             norms = self.rows.norms.index_select(0, self.index[start:stop])
         highest = torch.mv(norms, self.integer.per_norm).add_(self.logits[start:stop])
         # not `>=`: what is not a number is not excluded
-        return (highest < bar - self.integer.constant).logical_not_().nonzero()[:, 0] + start
+        return (highest < bar - self.bias - self.integer.constant).logical_not_().nonzero()[:, 0] + start
