@@ -24,7 +24,7 @@ from torch import Tensor
 
 UNIT = 2.0**-24
 """Half a unit in the last place of fp32."""
-SQUARINGS = 3
+SQUARINGS = 2
 SQUARED = 1.002
 """More than rounding can take from an eigenvalue in `SQUARINGS` squarings of a matrix of some hundred rows."""
 TINY = 1e-150
@@ -98,7 +98,7 @@ class LaterBound:
         have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
         largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        norms = torch.linalg.vector_norm(matrices, dim=1)
+        norms = column_norms(matrices)
         unit = (matrices / norms.clamp(min=TINY)[:, None]).float()
         rows, hidden = unit.shape[1:]
         correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
@@ -107,6 +107,11 @@ class LaterBound:
         largest = (_largest_eigenvalues(correlated) + rounding) * spread
         own_rounding = self.relative * (norms @ self.absolute)
         return torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+
+
+def column_norms(matrices: Tensor) -> Tensor:
+    """The norms [..., columns] of columns; several times faster than torch's own across rows."""
+    return matrices.square().sum(-2).sqrt_()
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limerank.ops.candidate.integer.bounds import UNIT, LaterBound, gamma
+from limerank.ops.candidate.integer.bounds import UNIT, LaterBound, column_norms, gamma
 from limerank.ops.candidate.integer.product import LARGEST
 from limerank.ops.candidate.integer.rows import IntegerRows
 from limerank.ops.candidate.rows import LEVELS
@@ -41,7 +41,7 @@ class IntegerHead:
     def of(cls, rows: IntegerRows, head: RequestHead, later: LaterBound) -> IntegerHead | None:
         """The head of a folded request; None if its numbers are so large, or none, that fp32 may overflow."""
         given, offset, step = head.matrix.detach().double(), head.offset.detach().double(), rows.of_part.step
-        size = torch.linalg.vector_norm(given, dim=0) * rows.row_norm + rows.of_part.largest + offset.abs()
+        size = column_norms(given) * rows.row_norm + rows.of_part.largest + offset.abs()
         reached = later.reach @ size + later.reach_constant
         if not max(float(reached.max()), float((size / step).max())) < LARGEST_SIZE:
             return None
