@@ -110,7 +110,7 @@ def over_spans(
 
     A span is scored in blocks of `block` candidates and used in the same thread; `use` must be safe from several.
     """
-    _check(store, head, index, block)
+    check_candidates(store, head, index, block)
     count = len(store) if index is None else len(index)
     block = padded(block or BLOCK)
     size = max(min(SPAN, count // SPANS) // block, 1) * block
@@ -241,7 +241,8 @@ class _LaterLayers:
         torch.mm(self.weight, x.T, out=out)
 
 
-def _check(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None) -> None:
+def check_candidates(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None = None) -> None:
+    """A store, a head and an index that fit each other."""
     check_same_size("matrix", head.matrix, 1, "head_part", store.head_part, 1)
     if head.interact is None:
         check_same_size("matrix", head.matrix, 0, "rows", store.rows, 1)
