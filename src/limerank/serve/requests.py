@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from limerank.batch import Features, History, UserInputs
 from limerank.data.batches import distinct_items
@@ -33,68 +34,123 @@ class Event:
     time: int | None = None
 
 
-class RequestReader:
-    """Builds the inputs of the user stage from one bundle's histories, tables and encoders."""
+@dataclass(frozen=True)
+class Asked:
+    """A request, checked and encoded, but with nothing of its stored history touched yet.
 
-    def __init__(self, bundle: Bundle) -> None:
+    The user's events are numbered: first those at `stored` in the bundle's histories, then the new ones.
+    """
+
+    user_id: str
+    user_row: int
+    stored: slice
+    items: NDArray[np.int64]
+    """The item rows of the new events."""
+    events: NDArray[np.int64]
+    """Their encoded features [new, features]."""
+    times: NDArray[np.int64] | None
+    """When they happened; unknown for ready-made histories."""
+    context: NDArray[np.int64]
+    """The encoded context [1, features]."""
+    at: int | None
+    """The time of the request; None where the log had no times, so that no ranker was trained on them."""
+
+    @property
+    def known_user(self) -> bool:
+        """Whether the bundle has a row for the user."""
+        return self.user_row != UNKNOWN_ROW
+
+    @property
+    def count(self) -> int:
+        """How many events the user has, whether they are kept or not."""
+        return int(self.stored.stop - self.stored.start) + len(self.items)
+
+
+class RequestReader:
+    """Builds the inputs of the user stage from one bundle's histories, tables and encoders.
+
+    `by_row`, for a prepared user stage, a history's items are the bundle's whole table and its events name rows of it;
+    otherwise the items of a history are held once each, as rankers read them.
+    """
+
+    def __init__(self, bundle: Bundle, *, by_row: bool = False) -> None:
         self.bundle = bundle
-        columns = {name: column.numpy() for name, column in bundle.histories.items()}
-        self._offsets, self._items, self._events = columns["offsets"], columns["item"], columns["events"]
-        self._times = columns.get("times")
-        """When events happened; unknown for ready-made histories."""
+        self.by_row = by_row
         self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
+        self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
 
     def read(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
-        """What a ranker's `encode_user` reads for one request, and whether the user is known.
+        """What the user stage reads for one request, and whether the user is known.
 
         `events` follow the stored ones in the order given, whatever their times are.
         """
-        inputs, known = self.read_by_row(user_id, context, events, now)
-        history = inputs.history
-        items, item_of_event = distinct_items(history.items, history.item_of_event.numpy())
-        return replace(inputs, history=replace(history, items=items, item_of_event=item_of_event)), known
+        asked = self.ask(user_id, context, events, now)
+        return self.inputs(asked), asked.known_user
 
-    def read_by_row(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
-    ) -> tuple[UserInputs, bool]:
-        """The same for a prepared user stage: the history's items are the bundle's whole table, events name rows."""
+    def ask(self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None) -> Asked:
+        """A request as the bundle's encoders see it; the cost does not depend on the stored history."""
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
         user_row = bundle.user_ids.row_of(user_id)
-        begin, end = self._offsets[user_row : user_row + 2].tolist()
-        most = bundle.manifest.max_history
-        stored = slice(max(begin, end - most), end)
-        items, encoded = self._items[stored].astype(np.int64), self._events[stored].astype(np.int64)
-        times = None if self._times is None or asked_at is None else self._times[stored]
-        if events:
-            names = checked_ids([event.item_id for event in events], "item_id")
-            few = len(names) <= FEW_EVENTS
-            new_items = [bundle.item_ids.row_of(name) for name in names] if few else bundle.item_ids.rows_of(names)
-            new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
-            items = np.concatenate([items, new_items])[-most:]
-            encoded = np.concatenate([encoded, new_events])[-most:]
-            if times is not None:
-                happened = [asked_at if event.time is None else event.time for event in events]
-                times = np.concatenate([times, np.array(happened, dtype=np.int64)])[-most:]
-        history = History(
-            bundle.item_table,
-            torch.from_numpy(items),
-            Features(torch.from_numpy(encoded)),
-            offsets=torch.from_numpy(np.array([0, len(items)])),
+        begin, end = self._columns["offsets"][user_row : user_row + 2].tolist()
+        times = None
+        if "times" in self._columns and asked_at is not None:
+            times = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
+        return Asked(
+            user_id=user_id,
+            user_row=user_row,
+            stored=slice(begin, end),
+            items=self._item_rows(checked_ids([event.item_id for event in events], "item_id")),
+            events=encode_rows(bundle.encoders.event, [event.features for event in events]),
+            times=times,
+            context=encode_rows(bundle.encoders.context, [context]),
+            at=asked_at,
+        )
+
+    def first_kept(self, asked: Asked) -> int:
+        """The number of the oldest event that is read: the last `max_history` are."""
+        return max(0, asked.count - self.bundle.manifest.max_history)
+
+    def inputs(self, asked: Asked) -> UserInputs:
+        """What the user stage reads."""
+        return UserInputs(
+            users=self.bundle.user_table.at(asked.user_row),
+            context=Features(torch.from_numpy(asked.context)),
+            history=self.history(asked, self.first_kept(asked), asked.count),
+            times=None if asked.at is None else torch.from_numpy(np.array([asked.at])),
+        )
+
+    def history(self, asked: Asked, first: int, stop: int) -> History:
+        """The events from one number up to another; nothing else is touched."""
+        table, rows = self.bundle.item_table, self._part(asked, "item", asked.items, first, stop)
+        items, item_of_event = (table, torch.from_numpy(rows)) if self.by_row else distinct_items(table, rows)
+        times = None if asked.times is None else self._part(asked, "times", asked.times, first, stop)
+        return History(
+            items,
+            item_of_event,
+            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
+            offsets=torch.from_numpy(np.array([0, len(rows)])),
             times=None if times is None else torch.from_numpy(times),
         )
-        inputs = UserInputs(
-            users=bundle.user_table.at(user_row),
-            context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
-            history=history,
-            times=None if asked_at is None else torch.from_numpy(np.array([asked_at])),
-        )
-        return inputs, user_row != UNKNOWN_ROW
+
+    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
+        """A column of some events, stored or new."""
+        begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
+        stored: NDArray[np.int64] = self._columns[name][begin + min(first, old) : begin + min(stop, old)]
+        if not len(new):
+            return stored.astype(np.int64)
+        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]], dtype=np.int64)
+
+    def _item_rows(self, names: list[str]) -> NDArray[np.int64]:
+        ids = self.bundle.item_ids
+        if len(names) > FEW_EVENTS:
+            return ids.rows_of(names)
+        return np.array([ids.row_of(name) for name in names], dtype=np.int64)
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
