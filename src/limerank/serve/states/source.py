@@ -12,11 +12,15 @@ from limerank.models import Ranker, UserState
 from limerank.models.incremental import Events, incremental_user
 from limerank.serve.requests import Asked, RequestReader
 
+LEAST_EVENTS = 512
+"""A shorter history is read about as quickly as its state would be grown and finished."""
+
 
 class UserSource:
     """The user side of one bundle, by its `version`: states of another version are never used.
 
-    `encode` is the user stage that computes a state from nothing. `stale_budget` lets LIME-XOR be approximate.
+    `encode` is the user stage that computes a state from nothing; of histories shorter than `least_events` nothing else
+    is kept. `stale_budget` lets LIME-XOR be approximate.
     """
 
     def __init__(
@@ -26,12 +30,18 @@ class UserSource:
         reader: RequestReader,
         encode: Callable[[UserInputs], UserState] | None = None,
         stale_budget: float | None = None,
+        least_events: int = LEAST_EVENTS,
     ) -> None:
         self.version = version
         self.ranker = ranker
         self.reader = reader
         self.grows = incremental_user(ranker, stale_budget)
+        self.least_events = least_events
         self._encode = encode or ranker.encode_user
+
+    def is_long(self, asked: Asked) -> bool:
+        """Whether the history that is read is worth a state that grows."""
+        return asked.count - self.reader.first_kept(asked) >= self.least_events
 
     @property
     def slides(self) -> bool:
