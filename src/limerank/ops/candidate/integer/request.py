@@ -2,8 +2,8 @@
 
     z_k / step_p_k = scale_k (q A)_k + bias_k + q_p_k
 
-A first layer is computed in levels of the item's head part, which therefore enters as it is stored. A ReLU does not mind
-a positive factor, so the next layer's weights are multiplied by the steps instead, once per request.
+A first layer is computed in levels of the item's head part, which therefore enters as it is stored. A ReLU does not
+mind a positive factor, so the next layer's weights are multiplied by the steps instead, once per request.
 """
 
 from __future__ import annotations

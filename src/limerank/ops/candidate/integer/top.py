@@ -68,7 +68,7 @@ def block_rows(count: int) -> int:
 
 def most_wanted(count: int) -> int:
     """The largest k for which integer scores can be of use among so many candidates."""
-    return int(count // MOST_RESCORED / AHEAD)
+    return math.floor(count // MOST_RESCORED / AHEAD)
 
 
 def best_by_integers(
@@ -117,6 +117,24 @@ def best_by_integers(
     return ExactTop(Top(left[order], values[order, task], values[order]), spent + len(left), False)
 
 
+def integer_logits(
+    rows: IntegerRows,
+    head: RequestHead,
+    task: int = 0,
+    index: Tensor | None = None,
+    *,
+    product: Product = reference,
+    deal: Deal = in_order,
+) -> tuple[Tensor, Tensor] | None:
+    """Integer logits [M] of one task, and how far each may be from its fp32 logit; None where nothing is promised."""
+    integer = IntegerHead.of(rows, head, LaterBound.of(head.layers, task))
+    if integer is None:
+        return None
+    scan = _Scan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
+    scan.ahead(0, deal)
+    return scan.logits + scan.bias, scan.bounds(slice(None) if index is None else index) + integer.constant
+
+
 def bar_of(probability: float) -> float:
     """A logit below which no fp32 logit can have a probability, in fp32, that reaches this one."""
     least = probability * (1 - SIGMOID_ERROR)
@@ -134,9 +152,15 @@ class _Scan:
     """The integer logits [candidates] of one request, all without their bias."""
 
     def __init__(
-        self, rows: IntegerRows, head: RequestHead, task: int, index: Tensor | None, integer: IntegerHead, product: Apply
+        self,
+        rows: IntegerRows,
+        head: RequestHead,
+        task: int,
+        index: Tensor | None,
+        integer: IntegerHead,
+        apply: Apply,
     ) -> None:
-        self.rows, self.index, self.integer, self.product = rows, index, integer, product
+        self.rows, self.index, self.integer, self.apply = rows, index, integer, apply
         layers = [(weight.detach(), bias.detach()) for weight, bias in head.layers]
         layers[-1] = (layers[-1][0][task : task + 1], layers[-1][1][task : task + 1])
         # the first layer comes in levels of the head part
@@ -156,7 +180,7 @@ class _Scan:
 
     def bar_from(self, positions: Tensor, k: int) -> float:
         """A logit that the best k of all reach in fp32, because k of these do."""
-        lowest = self.logits.index_select(0, positions) - self._bounds(_chosen(self.index, positions))
+        lowest = self.logits.index_select(0, positions) - self.bounds(_chosen(self.index, positions))
         least = float(lowest.topk(k).values[-1]) + self.bias - self.integer.constant
         # a sigmoid in fp32 may be a little less than it should
         return bar_of((1 - SIGMOID_ERROR) / (1 + math.exp(-least))) if least > -80 else -math.inf
@@ -167,14 +191,14 @@ class _Scan:
 
     def still_reaching(self, positions: Tensor, bar: float) -> Tensor:
         """Those of some positions whose logit may reach a higher bar."""
-        highest = self.logits.index_select(0, positions) + self._bounds(_chosen(self.index, positions))
+        highest = self.logits.index_select(0, positions) + self.bounds(_chosen(self.index, positions))
         return positions[self._not_below(highest, bar)]
 
     def _reaching(self, start: int, stop: int, bar: float) -> Tensor:
-        bounds = self._bounds(slice(start, stop) if self.index is None else self.index[start:stop])
+        bounds = self.bounds(slice(start, stop) if self.index is None else self.index[start:stop])
         return self._not_below(bounds.add_(self.logits[start:stop]), bar) + start
 
-    def _bounds(self, items: Tensor | slice) -> Tensor:
+    def bounds(self, items: Tensor | slice) -> Tensor:
         """What an integer logit may be off by, without the constant."""
         norms = self.rows.norms[items] if isinstance(items, slice) else self.rows.norms.index_select(0, items)
         return torch.mv(norms, self.integer.per_norm)
@@ -202,7 +226,7 @@ class _Scan:
                     elif not whole:
                         buffer[: end - own] = table[own:end]
                 blocks = [table[own:end] for table in tables] if whole else buffers
-                self._finish(self.product(*blocks), self.logits[begin : min(begin + size, last)], begin - own)
+                self._finish(self.apply(*blocks), self.logits[begin : min(begin + size, last)], begin - own)
             kept.append(self._above_bar(first, last, wanted))
         return torch.cat(kept)
 
