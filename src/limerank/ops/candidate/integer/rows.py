@@ -25,7 +25,7 @@ from limerank.ops.dealing import Deal, in_order
 
 OUTLIERS = 1024
 FAR = 2.0
-"""A range is cut off only if its end is this many times farther out than where all but the outliers end."""
+"""A range is cut off this many times farther out than where all but the outliers end."""
 BLOCK = 1024
 """Items per block when building: a block in fp32 stays in the cache."""
 RUN = 65536
@@ -47,6 +47,16 @@ class Columns:
     """the catalog's mean, in levels"""
     largest: Tensor
     """largest absolute value"""
+
+    @property
+    def mean_size(self) -> Tensor:
+        """The catalog's mean, absolute."""
+        return (self.lowest + self.step * self.mean).abs()
+
+    @property
+    def end(self) -> Tensor:
+        """The largest absolute value that a level stands for."""
+        return torch.maximum(self.lowest.abs(), (self.lowest + self.step * LEVELS).abs())
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ class _Range:
         largest = torch.maximum(self.lowest.abs(), self.highest.abs()).double()
         # the value that all but the outliers stay below
         bar = float(self.by_item.topk(min(items // OUTLIERS + 1, items - 1) + 1).values[-1])
-        end = LARGEST_VALUE if float(self.by_item.max()) <= FAR * bar else bar
+        end = LARGEST_VALUE if float(self.by_item.max()) <= FAR * bar else FAR * bar
         lowest, highest = self.lowest.clamp(-end, end), self.highest.clamp(-end, end)
         step = (highest - lowest) / LEVELS
         coarsest = float(step.max())

@@ -36,8 +36,6 @@ from limerank.ops.candidate.top import Top
 from limerank.ops.checks import check_same_size
 from limerank.ops.dealing import Deal, in_order
 
-AHEAD = 1.5
-"""This times k candidates lead the integer logits and set the bar."""
 QUICK = 1024
 """So many are scored again without looking for a higher bar."""
 MOST_RESCORED = 8
@@ -63,12 +61,12 @@ class ExactTop:
 
 def block_rows(count: int) -> int:
     """Rows of the blocks in which so many candidates are multiplied."""
-    return min(BLOCK, max(SMALLEST_BLOCK, 2 ** math.ceil(math.log2(max(count, 1)))))
+    return min(BLOCK, max(SMALLEST_BLOCK, 1 << (max(count, 1) - 1).bit_length()))
 
 
 def most_wanted(count: int) -> int:
-    """The largest k for which integer scores can be of use among so many candidates."""
-    return math.floor(count // MOST_RESCORED / AHEAD)
+    """The largest k for which integer scores can be of use: one and a half times k candidates set the bar."""
+    return 2 * (count // MOST_RESCORED) // 3
 
 
 def best_by_integers(
@@ -104,7 +102,7 @@ def best_by_integers(
         return candidate_probabilities(store, head, _chosen(index, positions), deal=deal)
 
     scan = _Scan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
-    ahead = scan.ahead(int(AHEAD * k), deal)
+    ahead = scan.ahead(k + k // 2, deal)
     left = scan.reaching(scan.bar_from(ahead, k), deal)
     spent = 0
     if len(left) > QUICK:
@@ -131,7 +129,8 @@ def integer_logits(
     if integer is None:
         return None
     scan = _Scan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
-    scan.ahead(0, deal)
+    if scan.runs:
+        scan.ahead(1, deal)
     return scan.logits + scan.bias, scan.bounds(slice(None) if index is None else index) + integer.constant
 
 
