@@ -67,7 +67,8 @@ class Engine:
         self.requests = RequestReader(bundle)
         self.user_stage = prepare_user_stage(bundle.ranker, bundle.item_table)
         by_row = RequestReader(bundle, by_row=True)
-        self.users = UserSource(bundle.manifest.id, self.user_stage.ranker, by_row, self.user_stage)
+        stage = self.user_stage
+        self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
         self.scorer = Scorer(self.ranker, bundle.rows)

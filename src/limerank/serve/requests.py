@@ -34,6 +34,9 @@ class Event:
     time: int | None = None
 
 
+Ints = NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request, checked and encoded, but with nothing of its stored history touched yet.
@@ -44,13 +47,13 @@ class Asked:
     user_id: str
     user_row: int
     stored: slice
-    items: NDArray[np.int64]
+    items: Ints
     """The item rows of the new events."""
-    events: NDArray[np.int64]
+    events: Ints
     """Their encoded features [new, features]."""
-    times: NDArray[np.int64] | None
+    times: Ints | None
     """When they happened; unknown for ready-made histories."""
-    context: NDArray[np.int64]
+    context: Ints
     """The encoded context [1, features]."""
     at: int | None
     """The time of the request; None where the log had no times, so that no ranker was trained on them."""
@@ -127,26 +130,31 @@ class RequestReader:
 
     def history(self, asked: Asked, first: int, stop: int) -> History:
         """The events from one number up to another; nothing else is touched."""
-        table, rows = self.bundle.item_table, self._part(asked, "item", asked.items, first, stop)
+        rows, events, times = self.columns(asked, first, stop)
+        table = self.bundle.item_table
         items, item_of_event = (table, torch.from_numpy(rows)) if self.by_row else distinct_items(table, rows)
-        times = None if asked.times is None else self._part(asked, "times", asked.times, first, stop)
         return History(
             items,
             item_of_event,
-            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
+            Features(torch.from_numpy(events)),
             offsets=torch.from_numpy(np.array([0, len(rows)])),
             times=None if times is None else torch.from_numpy(times),
         )
 
-    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
-        """A column of some events, stored or new."""
+    def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
+        """Item rows, encoded features and times of the events from one number up to another."""
         begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
-        stored: NDArray[np.int64] = self._columns[name][begin + min(first, old) : begin + min(stop, old)]
-        if not len(new):
-            return stored.astype(np.int64)
-        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]], dtype=np.int64)
 
-    def _item_rows(self, names: list[str]) -> NDArray[np.int64]:
+        def part(name: str, new: Ints) -> Ints:
+            if first >= old:
+                return new[first - old : stop - old]
+            stored = self._columns[name][begin + first : begin + min(stop, old)].astype(np.int64)
+            return stored if stop <= old else np.concatenate([stored, new[: stop - old]])
+
+        times = None if asked.times is None else part("times", asked.times)
+        return part("item", asked.items), part("events", asked.events), times
+
+    def _item_rows(self, names: list[str]) -> Ints:
         ids = self.bundle.item_ids
         if len(names) > FEW_EVENTS:
             return ids.rows_of(names)
