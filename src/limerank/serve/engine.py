@@ -23,13 +23,17 @@ from limerank.batch import UserInputs
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
+from limerank.frames import Frame
 from limerank.models import UserState
 from limerank.ops.candidate import best_candidates, candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
-from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
+from limerank.serve.catalog import Catalog, ItemStatus, best_of, scattered
+from limerank.serve.checks import checked_id, checked_ids
+from limerank.serve.overlay.items import Item
+from limerank.serve.overlay.live import CatalogChange, LiveCatalog
 from limerank.serve.ranking import Ranking, ranking_frame
-from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
+from limerank.serve.requests import Event, RequestReader
 from limerank.serve.scorer import choose_path, request_head
 from limerank.threads import warn_if_spinning
 
@@ -51,7 +55,13 @@ class Engine:
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
-        self.catalog = Catalog(bundle)
+        self.live_catalog = LiveCatalog(bundle)
+        self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog as of now; take it once per request, for the next one may have other items."""
+        return self.live_catalog.current()
 
     @classmethod
     def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
@@ -85,7 +95,7 @@ class Engine:
             task=task,
             exclude_seen=exclude_seen,
         )
-        return ranking_frame(self.bundle, [ranking])
+        return ranking_frame(self.catalog, [ranking])
 
     def rank_many(
         self,
@@ -106,7 +116,7 @@ class Engine:
         ]
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
-        return ranking_frame(self.bundle, rankings).insert_column(0, owners)
+        return ranking_frame(self.catalog, rankings).insert_column(0, owners)
 
     def answer(
         self,
@@ -135,11 +145,14 @@ class Engine:
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
         clock = _Clock()
-        request = self.encode_user(user_id, context=context, events=events, now=now)
+        catalog = self.catalog
+        request = self._encode_user(catalog, user_id, context, events, now)
         clock.lap("user")
-        rows = None if item_ids is None else self.catalog.rows_of(item_ids)
-        seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
-        asked = len(self.catalog) if rows is None else len(rows)
+        rows = None if item_ids is None else catalog.rows_of(item_ids)
+        seen = np.zeros(0, dtype=np.int64)
+        if exclude_seen:
+            seen = catalog.seen_rows(user_id, checked_ids([event.item_id for event in events], "item_id"))
+        asked = len(catalog) if rows is None else len(rows)
         if item_ids is not None and rows is not None and len(seen):
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
@@ -147,23 +160,20 @@ class Engine:
         path = choose_path(self.ranker, candidates)
         with torch.inference_mode():
             head = request_head(self.ranker, request.state, path)
-            store, index = self.catalog.candidates(rows)
+            parts = catalog.parts(rows, seen)
             wanted = candidates if limit is None else min(limit, candidates)
-            besides = len(seen) if rows is None else 0
-            top = best_candidates(store, head, wanted + besides, tasks.index(task) if task else 0, index)
+            column = tasks.index(task) if task else 0
+            best = best_of(parts, wanted, lambda part, k: best_candidates(part.store, head, k, column, part.index))
         clock.lap("interact")
-        order = top.positions.numpy()
-        values = top.values.numpy()
         if item_ids is not None:
-            names = [item_ids[position] for position in order.tolist()]
+            names = [item_ids[position] for position in best.keys.tolist()]
         else:
-            unseen = np.flatnonzero(~np.isin(order + FIRST_ITEM_ROW, seen))[:wanted]
-            names, values = self.catalog.names_of(order[unseen]), values[unseen]
+            names = catalog.names_of_rows(best.keys)
         repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
         clock.lap("select")
         return Ranking(
             item_ids=names,
-            probabilities=values,
+            probabilities=best.values,
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
@@ -174,6 +184,7 @@ class Engine:
             seen_items=asked - candidates,
             path=path,
             milliseconds=clock.finish(),
+            overlay_items=sum(len(part) for part in parts if not part.of_bundle),
         )
 
     def encode_user(
@@ -185,25 +196,46 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
+        return self._encode_user(self.catalog, user_id, context, events, now)
+
+    def _encode_user(
+        self, catalog: Catalog, user_id: str, context: dict[str, Any] | None, events: Sequence[Event], now: int | None
+    ) -> EncodedRequest:
+        inputs, known = self.requests.read(catalog, user_id, context or {}, events, now)
         with torch.inference_mode():
             state = self.ranker.encode_user(inputs)
         return EncodedRequest(state, known, len(inputs.history.item_of_event))
 
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
-        store, index = self.catalog.candidates(None if item_ids is None else self.catalog.rows_of(item_ids))
-        path = choose_path(self.ranker, len(store) if index is None else len(index))
+        catalog = self.catalog
+        path = choose_path(self.ranker, len(catalog) if item_ids is None else len(item_ids))
+        parts = catalog.parts(None if item_ids is None else catalog.rows_of(item_ids))
         with torch.inference_mode():
             head = request_head(self.ranker, request.state, path)
-            probabilities: NDArray[np.float32] = candidate_probabilities(store, head, index).numpy()
-        return probabilities
+            return scattered(parts, lambda part: candidate_probabilities(part.store, head, part.index))
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known."""
-        return self.requests.read(user_id, context, events, now)
+        return self.requests.read(self.catalog, user_id, context, events, now)
+
+    def upsert(self, items: Iterable[Item] | Frame) -> CatalogChange:
+        """Add items to the catalog, or replace what is known of them, for this and every other engine on the store.
+
+        Durable when this returns, all or nothing, and part of the next request. `items` may be a frame with a column
+        `item_id`, one per item feature and, if wanted, `display`.
+        """
+        return self.live_catalog.upsert(items)
+
+    def delete(self, item_ids: Iterable[object]) -> CatalogChange:
+        """Take items out of the catalog of every engine on the store; one that is not there is reported, no error."""
+        return self.live_catalog.delete(item_ids)
+
+    def item_status(self, item_ids: Iterable[object]) -> list[ItemStatus]:
+        """Where each item's row comes from (bundle, overlay, deleted, unknown) and as of when it is."""
+        return self.catalog.status(checked_ids(item_ids, "item_ids"))
 
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
         if item_ids is None or rows is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
+from limerank.serve.checks import checked_ids
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
 
 
@@ -39,11 +41,17 @@ class RequestReader:
         self.bundle = bundle
 
     def read(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
+        self,
+        catalog: Catalog,
+        user_id: str,
+        context: dict[str, Any],
+        events: Sequence[Event] = (),
+        now: int | None = None,
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known.
 
-        `events` follow the stored ones in the order given, whatever their times are.
+        `events` follow the stored ones in the order given, whatever their times are. Features of items are those that
+        the catalog has now, in stored events, too.
         """
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
@@ -53,15 +61,16 @@ class RequestReader:
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
         offsets = bundle.histories["offsets"]
         start, end = int(offsets[user_row]), int(offsets[user_row + 1])
-        new_items = bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id"))
+        new_items = catalog.rows_of(checked_ids([event.item_id for event in events], "item_id"), deleted=True)
         new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
         items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
         encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
         times = self._times(slice(start, end), events, asked_at)
         kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
+        item_table, item_rows = catalog.history_features(items[kept])
         history = make_history(
-            bundle.item_table,
-            items[kept],
+            item_table,
+            item_rows,
             Features(torch.from_numpy(encoded[kept].astype(np.int64))),
             np.array([0, len(items[kept])]),
             None if times is None else times[kept],
@@ -102,22 +111,6 @@ class RequestReader:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"
                 raise UsageError(f"no {role.value} feature '{name}'{why}")
-
-
-def checked_ids(ids: Iterable[object], name: str) -> list[str]:
-    """Ids as texts, from a list, an array or a series of them; one text or a frame is a mistake."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable) or hasattr(ids, "columns"):
-        raise UsageError(f"{name}: {type(ids).__name__} is no list of ids; pass a list, an array or a series")
-    return [checked_id(one, name) for one in ids]
-
-
-def checked_id(value: object, name: str) -> str:
-    """An id as the text it was in the log; whole numbers may come as such."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return str(value)
-    raise UsageError(f"{name}: {value!r} is no id; ids are texts or whole numbers")
 
 
 def _same_unit(time: int, watermark: int) -> bool:
