@@ -98,7 +98,7 @@ class Catalog:
         if rows is None:
             hidden = np.union1d(overlay.hidden, without) if len(overlay.hidden) else without
             own = CandidatePart(bundle.behind(FIRST_ITEM_ROW), None, None, hidden[hidden < self.bundle.manifest.items])
-            served, slots = overlay.slot_of_row
+            served, slots = overlay.served
             wanted = ~np.isin(served, without)
             return [own, *self._changed(slots[wanted], served[wanted])]
         slots = overlay.slots_of(rows)
@@ -151,12 +151,6 @@ class Catalog:
         new = self.rows_of(item_ids)
         seen = np.union1d(stored, new[new != UNKNOWN_ROW]).astype(np.int64)
         return seen if not len(self.overlay.absent) else np.setdiff1d(seen, self.overlay.absent)
-
-    def changed_among(self, rows: Rows | None) -> int:
-        """How many candidates are scored by rows of the overlay."""
-        if rows is None:
-            return len(self.overlay.slot_of_row[0])
-        return int((self.overlay.slots_of(rows) != NOWHERE).sum())
 
     def status(self, item_ids: Sequence[str]) -> list[ItemStatus]:
         """Where each item's row comes from, and how old it is."""

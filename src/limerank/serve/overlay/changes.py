@@ -15,6 +15,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -30,8 +31,9 @@ FIX = "restore it from a copy, or remove the folder, start engines anew and upse
 PATIENCE = 30.0
 """Seconds that a writer waits for another one."""
 MODULUS = 2**128
-BUSY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY"}
-DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_CORRUPT_VTAB", "SQLITE_FORMAT"}
+BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
+UNUSABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
+"""Beginnings of the names of SQLite's errors that say nothing about the file; all others mean damage."""
 TABLES = """
 CREATE TABLE changes (
     item_id BLOB PRIMARY KEY, position INTEGER NOT NULL UNIQUE, version INTEGER NOT NULL, time INTEGER NOT NULL,
@@ -47,7 +49,10 @@ CREATE TABLE state (
 
 @dataclass(frozen=True)
 class Change:
-    """What is now true of one item: upserted with these features, or deleted."""
+    """What is now true of one item: upserted with these features, or deleted.
+
+    A deleted item keeps the features of its last upsert, None if there was none: histories go on reading them.
+    """
 
     item_id: str
     position: int
@@ -57,7 +62,7 @@ class Change:
     time: int
     """Milliseconds since 1970."""
     deleted: bool
-    features: dict[str, Any]
+    features: dict[str, Any] | None
     display: str | None
 
 
@@ -116,6 +121,7 @@ class ChangeFile:
             reader, identity = self._reader, (found.st_dev, found.st_ino, os.getpid())
             if reader is None or reader.identity != identity:  # the first look, another file, or a forked process
                 reader = self._reader = _Reader(self._connect(read_only=True), identity)
+                weakref.finalize(self, _close, reader)
             (data_version,) = reader.connection.execute("PRAGMA data_version").fetchone()
             if data_version == reader.data_version:
                 return None
@@ -131,20 +137,19 @@ class ChangeFile:
     def write(self, upserts: Mapping[str, tuple[dict[str, Any], str | None]], deletes: Sequence[str] = ()) -> None:
         """Upsert (features and display by id) and delete; durable when this returns, all or nothing."""
         now = time.time_ns() // 1_000_000
-        contents = {item: (False, _text(features, display)) for item, (features, display) in upserts.items()}
-        contents |= {item: (True, _text({}, None)) for item in deletes}
-        if not contents:
+        contents = {item: _text(features, display) for item, (features, display) in upserts.items()}
+        if not contents and not deletes:
             return
         with self._writing() as (connection, state):
             version, positions, total = state.version + 1, state.positions, state.total
-            for item, (deleted, content) in contents.items():
-                key = _key(item)
-                known = connection.execute("SELECT position, hash FROM changes WHERE item_id = ?", (key,)).fetchone()
-                position = positions if known is None else int(known[0])
+            for item in (*contents, *deletes):
+                known = self._find(connection, item)
+                position, content, before = known or (positions, _text(None, None), 0)
                 positions += known is None
-                values = (key, position, version, now, int(deleted), content)
+                deleted = int(item not in contents)
+                values = (_key(item), position, version, now, deleted, contents.get(item, content))
                 digest = _hash(values)
-                total += int(digest[:32], 16) - (0 if known is None else int(known[1][:32], 16))
+                total += int(digest[:32], 16) - before
                 connection.execute("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, digest))
             _put(connection, State(state.epoch, version, positions, total % MODULUS))
 
@@ -156,10 +161,10 @@ class ChangeFile:
         with self._writing() as (connection, state):
             total = state.total
             for item in dict.fromkeys(items):
-                found = connection.execute("SELECT hash FROM changes WHERE item_id = ?", (_key(item),)).fetchone()
+                found = self._find(connection, item)
                 if found is not None:
                     connection.execute("DELETE FROM changes WHERE item_id = ?", (_key(item),))
-                    total -= int(found[0][:32], 16)
+                    total -= found[-1]
                     forgotten.append(item)
             _put(connection, State(state.epoch + 1, state.version + 1, state.positions, total % MODULUS))
         return forgotten
@@ -174,13 +179,12 @@ class ChangeFile:
             rows = reader.connection.execute(newer, (after,)).fetchall()
         hashes, total = ({}, 0) if anew else (reader.hashes, reader.state.total)
         changes, read = [], {}
-        for *values, digest in rows:
-            if _hash(values) != digest:
-                raise BundleError(f"{self.path}: the record of item {bytes(values[0])!r} is damaged; {FIX}")
-            change = _change(values)
+        for row in rows:
+            digest = self._checked(row)
+            change = _change(row)
             changes.append(change)
-            read[change.item_id] = int(digest[:32], 16)
-            total += read[change.item_id] - hashes.get(change.item_id, 0)
+            read[change.item_id] = digest
+            total += digest - hashes.get(change.item_id, 0)
         if total % MODULUS != state.total:
             raise BundleError(f"{self.path}: records were lost or damaged; {FIX}")
         hashes.update(read)
@@ -189,12 +193,22 @@ class ChangeFile:
 
     def _state(self, connection: sqlite3.Connection) -> State:
         rows = connection.execute("SELECT * FROM state").fetchall()
-        if len(rows) == 1 and rows[0][0] == FORMAT:
-            epoch, version, positions, total, _ = rows[0][1:]
-            state = State(epoch, version, positions, int(total, 16))
-            if state.row() == rows[0]:
-                return state
-        raise BundleError(f"{self.path}: is not a whole file of format '{FORMAT}'; {FIX}")
+        if len(rows) != 1 or rows[0][0] != FORMAT or files.digest_of(*map(str, rows[0][:-1])) != rows[0][-1]:
+            raise BundleError(f"{self.path}: is not a whole file of format '{FORMAT}'; {FIX}")
+        _, epoch, version, positions, total, _ = rows[0]
+        return State(epoch, version, positions, int(total, 16))
+
+    def _find(self, connection: sqlite3.Connection, item: str) -> tuple[int, str, int] | None:
+        """The position, the content and the hash of an item's record."""
+        row = connection.execute("SELECT * FROM changes WHERE item_id = ?", (_key(item),)).fetchone()
+        return None if row is None else (row[1], row[5], self._checked(row))
+
+    def _checked(self, row: Sequence[Any]) -> int:
+        """The hash of a record, which must be the one it was written with."""
+        *values, digest = row
+        if not isinstance(values[0], bytes) or _hash(values) != digest:
+            raise BundleError(f"{self.path}: the record of item {values[0]!r} is damaged; {FIX}")
+        return int(digest[:32], 16)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[sqlite3.Connection, State]]:
@@ -248,13 +262,19 @@ class ChangeFile:
             yield
         except sqlite3.Error as error:
             name = getattr(error, "sqlite_errorname", "")
-            if name in BUSY:
+            if name.startswith(BUSY):
                 raise ConflictError(
                     f"{self.path}: another process is changing it and did not finish; try again"
                 ) from None
-            if name in DAMAGED:
-                raise BundleError(f"{self.path}: damaged ({error}); {FIX}") from None
-            raise UnavailableError(f"{self.path}: cannot be used ({error}); check room and permissions") from None
+            if name.startswith(UNUSABLE):
+                raise UnavailableError(f"{self.path}: cannot be used ({error}); check room and permissions") from None
+            raise BundleError(f"{self.path}: damaged ({error}); {FIX}") from None
+
+
+def _close(reader: _Reader) -> None:
+    """Close a connection, unless it is that of the process this one was forked from."""
+    if reader.identity[-1] == os.getpid():
+        reader.connection.close()
 
 
 @contextmanager
@@ -274,7 +294,7 @@ def _put(connection: sqlite3.Connection, state: State) -> None:
     connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?)", state.row())
 
 
-def _text(features: dict[str, Any], display: str | None) -> str:
+def _text(features: dict[str, Any] | None, display: str | None) -> str:
     return json.dumps({"features": features, "display": display}, allow_nan=False)
 
 
@@ -282,16 +302,12 @@ def _key(item: str) -> bytes:
     return item.encode(errors="surrogatepass")
 
 
-def _item(key: bytes) -> str:
-    return bytes(key).decode(errors="surrogatepass")
-
-
 def _hash(values: Sequence[Any]) -> str:
     key, *others = values
-    return files.digest_of(bytes(key), *map(str, others))
+    return files.digest_of(key, *map(str, others))
 
 
 def _change(values: Sequence[Any]) -> Change:
-    key, position, version, changed_at, deleted, content = values
-    found = json.loads(content)
-    return Change(_item(key), position, version, changed_at, bool(deleted), found["features"], found["display"])
+    key, position, version, changed_at, deleted, content, _ = values
+    found, item = json.loads(content), key.decode(errors="surrogatepass")
+    return Change(item, position, version, changed_at, bool(deleted), found["features"], found["display"])

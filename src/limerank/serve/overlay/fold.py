@@ -32,7 +32,7 @@ def fold(store: BundleStore) -> Bundle:
     """Publish the active bundle with the upserts of now in it; it is verified but not yet active."""
     catalog = LiveCatalog(store.open_bundle()).current()
     bundle, overlay = catalog.bundle, catalog.overlay
-    if overlay.table is None or overlay.rows is None or not len(overlay.slot_of_row[0]):
+    if overlay.table is None or overlay.rows is None or not len(overlay.served[0]):
         raise ConflictError(f"{store.path}: bundle {bundle.manifest.id} holds every upsert already; nothing to fold")
     manifest, created = bundle.manifest, datetime.now(UTC)
     items, rows = _items_and_rows(catalog, overlay.table, overlay.rows)

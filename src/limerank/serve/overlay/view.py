@@ -36,7 +36,7 @@ class Entry:
 
     row: int
     slot: int
-    """In the overlay's tables; NOWHERE if it is deleted, unfit, or the bundle has the very same item."""
+    """In the overlay's tables; NOWHERE if nothing else is known of it than the bundle knows, or it is unfit."""
     change: Change
     unfit: str | None = None
     """Why this bundle cannot serve it, such as a vector of another width."""
@@ -76,8 +76,8 @@ class OverlayView:
                 new_items.append(change.item_id)
             entries[change.item_id] = Entry(row, NOWHERE, change)
         view = replace(self, entries=entries, new_items=tuple(new_items), version=self.version + 1)
-        upserts = [entries[change.item_id] for change in changes if not change.deleted]
-        return view._with_rows(upserts) if upserts else view
+        told = [entries[change.item_id] for change in changes if change.features is not None]
+        return view._with_rows(told) if told else view
 
     def _with_rows(self, upserts: list[Entry]) -> OverlayView:
         """This view, whose entries are its own, with the features and item rows of some upserts."""
@@ -100,7 +100,7 @@ class OverlayView:
         if not upserts:
             return None
         try:
-            items = [(upsert.change.item_id, upsert.change.features) for upsert in upserts]
+            items = [(upsert.change.item_id, upsert.change.features or {}) for upsert in upserts]
             return computed(self.bundle, self.reader, items)
         except LimerankError as unfit:
             if len(upserts) > 1:
@@ -124,17 +124,23 @@ class OverlayView:
 
     @cached_property
     def slot_of_row(self) -> tuple[Rows, Rows]:
-        """Rows whose item is served from here, ascending, and their slots."""
-        served = sorted((entry.row, entry.slot) for entry in self.entries.values() if entry.slot != NOWHERE)
-        rows, slots = (
-            np.array(column, dtype=np.int64) for column in (zip(*served, strict=True) if served else ((), ()))
-        )
-        return rows, slots
+        """Rows whose features are here, ascending, and their slots; deleted items are among them, for histories."""
+        told = sorted((entry.row, entry.slot) for entry in self.entries.values() if entry.slot != NOWHERE)
+        pairs = np.array(told, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    @cached_property
+    def served(self) -> tuple[Rows, Rows]:
+        """Rows of items that are served from here, ascending, and their slots."""
+        rows, slots = self.slot_of_row
+        kept = ~np.isin(rows, self.absent)
+        return rows[kept], slots[kept]
 
     @cached_property
     def absent(self) -> Rows:
         """Rows of items that are not in the catalog, ascending: deleted, or new and unfit."""
-        gone = [e.row for e in self.entries.values() if e.change.deleted or (e.unfit and self._is_new(e.row))]
+        first = self.first_new_row
+        gone = [e.row for e in self.entries.values() if e.change.deleted or (e.unfit is not None and e.row >= first)]
         return np.array(sorted(gone), dtype=np.int64)
 
     @cached_property
@@ -149,19 +155,18 @@ class OverlayView:
         return self.bundle.manifest.items - 1 + len(self.new_items) - len(self.absent)
 
     def slots_of(self, rows: Rows) -> Rows:
-        """The slot of each row, NOWHERE for those that the bundle serves."""
-        served, slots = self.slot_of_row
-        if not len(served):
+        """The slot of each row, NOWHERE for those that are as the bundle has them."""
+        told, slots = self.slot_of_row
+        if not len(told):
             return np.full(len(rows), NOWHERE, dtype=np.int64)
-        position = np.searchsorted(served, rows).clip(max=len(served) - 1)
-        return np.where(served[position] == rows, slots[position], NOWHERE)
+        position = np.searchsorted(told, rows).clip(max=len(told) - 1)
+        return np.where(told[position] == rows, slots[position], NOWHERE)
 
     def features_of(self, rows: Rows) -> tuple[Features, Rows]:
         """A table and the position in it of each row: the bundle's own, unless a row is one that was changed."""
-        # a deleted new item has no slot any more; an event with it is one with an unknown item
-        rows = np.where((rows >= self.first_new_row) & np.isin(rows, self.absent), UNKNOWN_ROW, rows)
         slots = self.slots_of(rows)
         changed = slots != NOWHERE
+        rows = np.where(changed | (rows < self.first_new_row), rows, UNKNOWN_ROW)  # new, and unfit
         if self.table is None or not changed.any():
             return self.bundle.item_table, rows
         own, position = np.unique(rows[~changed], return_inverse=True)
@@ -170,9 +175,6 @@ class OverlayView:
         found[~changed], found[changed] = position, len(own) + own_position
         table = self.bundle.item_table.take(torch.from_numpy(own))
         return table.followed_by(self.table.take(torch.from_numpy(taken))), found
-
-    def _is_new(self, row: int) -> bool:
-        return row >= self.first_new_row
 
 
 def computed(

@@ -1,0 +1,45 @@
+"""What an overlay must equal: a bundle exported anew, by the real export, from a dataset with other items."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import polars as pl
+import torch
+
+from limerank.data.build.entities import encoded_features, read_table
+from limerank.data.raw.location import Location
+from limerank.data.store.dataset import StoredDataset
+from limerank.models import Ranker, build_ranker
+from limerank.schema import Role
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.bundles.store import BundleStore
+
+
+def fresh_ranker(name: str, dataset: StoredDataset) -> Ranker:
+    """A ranker of chance weights, the same for every call; what rows and scores are made of matters here, not AUC."""
+    torch.manual_seed(5)
+    ranker = build_ranker({"name": name}, dataset.encoders.space(), len(dataset.schema.tasks), "test")
+    with torch.no_grad():  # starting weights are small: probabilities must differ by more than rounding
+        for parameter in ranker.parameters():
+            parameter.mul_(1.4)
+    return ranker.eval()
+
+
+def with_items(dataset: StoredDataset, items: pl.DataFrame) -> StoredDataset:
+    """The same dataset and encoders with other items: raw ones, in row order, cleaned and encoded as `prepare` does."""
+    schema, changed = dataset.schema, copy.copy(dataset)
+    table = read_table(items, Location("items"), schema.item_id, schema.with_role(Role.ITEM), None)
+    ids = items[schema.item_id].cast(pl.String)
+    encoded = encoded_features(dataset.encoders.item, table.of(ids), unknown=True)
+    changed.__dict__.update(item_table=encoded, item_ids=pl.concat([pl.Series([""]), ids]))
+    return changed
+
+
+def exported(name: str, dataset: StoredDataset, store: Path, row_type: RowType = "fp32") -> Bundle:
+    """A bundle of chance weights in a store, active."""
+    bundle = export(fresh_ranker(name, dataset), {"name": name}, dataset, store, max_history=20, row_type=row_type)
+    BundleStore(store).make_active(bundle)
+    return bundle
