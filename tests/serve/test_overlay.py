@@ -30,6 +30,9 @@ from limerank.serve.requests import Event
 
 NEW = [f"new{number}" for number in range(5)]
 USERS = ["3", "7", "nobody"]
+KINDS = pl.Schema(
+    {"item_id": pl.String(), "title": pl.String(), "tags": pl.List(pl.String), "image": pl.List(pl.Float32)}
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +74,7 @@ class World:
 
     def frame(self) -> pl.DataFrame:
         rows = [{"item_id": item, **features} for item, features in self.items.items()]
-        kinds = {"item_id": pl.String, "title": pl.String, "tags": pl.List(pl.String), "image": pl.List(pl.Float32)}
-        return pl.DataFrame(rows, schema=kinds)
+        return pl.DataFrame(rows, schema=KINDS)
 
     def exported_anew(self, store: Path, name: str = "lime-mha", row_type: RowType = "fp32") -> Engine:
         return Engine(exported(name, with_items(self.dataset, self.frame()), store, row_type))
@@ -119,7 +121,7 @@ def assert_answers_alike(
 
 
 ITEM_IDS = st.sampled_from([*NEW, *map(str, range(0, ITEMS, 4))])
-STEPS = st.one_of(
+STEPS: st.SearchStrategy[tuple[str, list[str], int]] = st.one_of(
     st.tuples(st.just("upsert"), st.lists(ITEM_IDS, min_size=1, max_size=4, unique=True), st.integers(0, 40)),
     st.tuples(st.just("delete"), st.lists(ITEM_IDS, min_size=1, max_size=3, unique=True), st.just(0)),
     st.tuples(st.just("ask"), st.just([]), st.just(0)),

@@ -30,6 +30,7 @@ FORMAT = "limerank-overlay-1"
 FIX = "restore it from a copy, or remove the folder, start engines anew and upsert again"
 PATIENCE = 30.0
 """Seconds that a writer waits for another one."""
+CREATING = threading.Lock()
 MODULUS = 2**128
 BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 UNUSABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
@@ -214,8 +215,9 @@ class ChangeFile:
     def _writing(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """One transaction of this process alone, synced at its end."""
         with self._explained():
-            if not self.path.exists():
-                self._create()
+            with CREATING:
+                if not self.path.exists():
+                    self._create()
             with closing(self._connect(read_only=False)) as connection:
                 with _transaction(connection, "IMMEDIATE"):
                     yield connection, self._state(connection)
@@ -225,7 +227,9 @@ class ChangeFile:
     def _create(self) -> None:
         """An empty file, which appears whole; another process may be faster."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(f"{FILE}{files.STAGING_MARK}{os.getpid()}-{threading.get_ident()}")
+        for leftover in filter(files.is_leftover, self.path.parent.iterdir()):
+            leftover.unlink(missing_ok=True)
+        aside = self.path.with_name(f"{FILE}{files.STAGING_MARK}{os.getpid()}")
         try:
             with closing(sqlite3.connect(aside, isolation_level=None)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")

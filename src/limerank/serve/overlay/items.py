@@ -67,14 +67,16 @@ class ItemReader:
     def items_of(self, table: Frame | pl.DataFrame, name: str, *, separator: str | None = None) -> list[Item]:
         """The rows of a frame: its column `item_id`, a column per feature, and one of displays where there is one.
 
-        `separator` is what stands between the values of lists that are written as text.
+        A feature that is the id, whatever it is called, may stand for `item_id`. `separator` is what stands between the
+        values of lists that are written as text.
         """
         frame = as_frame(table, name)
-        if ITEM_ID not in frame.columns:
+        id_column = next((one for one in (ITEM_ID, *sorted(self.named_by_id)) if one in frame.columns), None)
+        if id_column is None:
             raise UsageError(f"{name}: column '{ITEM_ID}' is missing{did_you_mean(ITEM_ID, frame.columns)}")
         known = {encoder.name: encoder for encoder in self.encoders}
         display = next((column for column in (self.display, DISPLAY) if column in frame.columns), None)
-        features = [column for column in frame.columns if column in known or column not in (ITEM_ID, display)]
+        features = [column for column in frame.columns if column in known or column not in (id_column, display)]
         split = {
             column
             for column in features
@@ -89,7 +91,7 @@ class ItemReader:
 
         return [
             Item(
-                row[ITEM_ID],
+                row[id_column],
                 {column: value(row, column) for column in features},
                 None if display is None else row[display],
             )
