@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from limerank.serve.requests import Event
 
 NEW = [f"new{number}" for number in range(5)]
 USERS = ["3", "7", "nobody"]
+EVENTS = [Event(item, {"clicked": 1}) for item in (NEW[0], "4", NEW[1], "8")]
 KINDS = pl.Schema(
     {"item_id": pl.String(), "title": pl.String(), "tags": pl.List(pl.String), "image": pl.List(pl.Float32)}
 )
@@ -95,7 +97,7 @@ def assert_answers_alike(
 ) -> None:
     """Every item's probability, whole catalog and by name, with events of today on changed and deleted items."""
     for user in USERS:
-        events = [Event(item, {"clicked": 1, "searched": "q3"}) for item in mentioned]
+        events = [*EVENTS, *(Event(item, {"clicked": 1, "searched": "q3"}) for item in mentioned)]
         expected = anew.answer(user, events=events)
         known = {i: p for i, p in zip(expected.item_ids, expected.probabilities, strict=True) if i in world.catalog}
         found = ours.answer(user, events=events)
@@ -149,7 +151,8 @@ def test_any_order_of_changes_is_an_export_anew(
                 assert change.absent == [item for item in items if item not in world.catalog]
                 world.deleted |= set(items) & set(world.items)
             else:
-                assert len(engine.answer("3").item_ids) == len(world.catalog)
+                for user in USERS:  # states of users are kept, and must not outlive what they were computed from
+                    assert len(engine.answer(user, events=EVENTS).item_ids) == len(world.catalog)
         anew = world.exported_anew(Path(folder) / "anew")
         mentioned = list(dict.fromkeys(item for _, items, _ in steps for item in items))
         assert_answers_alike(engine, anew, world, mentioned)
@@ -252,6 +255,60 @@ def test_the_next_request_of_every_engine_sees_it(store: Path) -> None:
     assert before.rows_of(["fresh"]).tolist() == [0]
     engines[1].delete(["fresh"])
     assert "fresh" not in engines[0].answer("3").item_ids
+
+
+def test_kept_states_are_of_the_features_they_were_computed_from(store: Path) -> None:
+    """New items may be added without computing anything anew; replacing one that a history names may not."""
+    engine, other = Engine.open(store), Engine.open(store, states=0)
+    engine.upsert([Item("x", features(1))])
+    history = [Event("x", {"clicked": 1})]
+
+    def asked(events: list[Event]) -> str:
+        ranking = engine.answer("3", events=events)
+        expected = other.answer("3", events=events)
+        assert ranking.item_ids == expected.item_ids
+        np.testing.assert_allclose(ranking.probabilities, expected.probabilities, atol=2e-6)
+        return ranking.user_state
+
+    assert [asked(history), asked(history)] == ["computed", "cached"]
+    engine.upsert([Item("y", features(2))])
+    assert asked(history) == "cached"
+    longer = [*history, Event("y", {"clicked": 0})]
+    assert asked(longer) == "appended"
+    engine.upsert([Item("x", features(3))])
+    assert [asked(longer), asked(longer)] == ["computed", "cached"]
+    engine.delete(["x"])  # no candidate any more, but the history is what it was
+    assert asked(longer) == "cached"
+    seen = engine.bundle.item_ids.names_of(engine.catalog.seen_rows("3", []))[0]
+    assert [asked([]), asked([])] == ["computed", "cached"]
+    engine.upsert([Item(seen, features(4))])  # of the stored history
+    assert [asked([]), asked([])] == ["computed", "computed"]
+
+
+def test_requests_while_items_come_and_go(store: Path) -> None:
+    """Each call changes two items at once, and every answer of every thread has both or none."""
+    engine, done = Engine.open(store), threading.Event()
+    wrong: list[set[str]] = []
+    answered = [0] * 4
+
+    def ask(number: int) -> None:
+        while not done.is_set() or not answered[number]:
+            found = engine.answer("3", limit=ITEMS + 2)
+            pair = {"x", "y"} & set(found.item_ids)
+            if len(pair) == 1 or found.candidates != ITEMS + len(pair) or found.overlay_items != len(pair):
+                wrong.append(pair)
+            answered[number] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(answered))]
+    for thread in threads:
+        thread.start()
+    for number in range(15):
+        engine.upsert([Item("x", features(number)), Item("y", features(number + 1))])
+        engine.delete(["x", "y"])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_many_versions_of_an_item_leave_no_waste(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,12 +97,14 @@ class Catalog:
         bundle, overlay = self.bundle.rows, self.overlay
         if rows is None:
             hidden = np.union1d(overlay.hidden, without) if len(overlay.hidden) else without
-            own = CandidatePart(bundle.behind(FIRST_ITEM_ROW), None, None, hidden[hidden < self.bundle.manifest.items])
-            served, slots = overlay.served
+            everything = CandidatePart(
+                bundle.behind(FIRST_ITEM_ROW), None, None, hidden[hidden < self.bundle.manifest.items]
+            )
+            served, their_slots = overlay.served
             wanted = ~np.isin(served, without)
-            return [own, *self._changed(slots[wanted], served[wanted])]
-        slots = overlay.slots_of(rows)
-        if (slots == NOWHERE).all():
+            return [everything, *self._changed(their_slots[wanted], served[wanted])]
+        slots = overlay.slots_of(rows) if overlay.entries else None
+        if slots is None or (slots == NOWHERE).all():
             return [CandidatePart(bundle, torch.from_numpy(rows), np.arange(len(rows)))]
         own_keys, changed_keys = np.flatnonzero(slots == NOWHERE), np.flatnonzero(slots != NOWHERE)
         own = CandidatePart(bundle, torch.from_numpy(rows[own_keys]), own_keys)
@@ -143,6 +145,17 @@ class Catalog:
     def history_features(self, rows: Rows) -> tuple[Features, Rows]:
         """A table of item features, and where in it the items of a history stand; deleted ones keep theirs."""
         return (self.bundle.item_table, rows) if not self.overlay.entries else self.overlay.features_of(rows)
+
+    def reading_version(self, rows: Rows) -> str | None:
+        """What the features of a history's items depend on; None where a row is not as the bundle has it.
+
+        The bundle's id, unless the history names new items: then also which versions of those there are.
+        """
+        overlay, own = self.overlay, self.bundle.manifest.id
+        first_new = overlay.first_new_row
+        if overlay.replaces and (overlay.slots_of(rows[rows < first_new]) != NOWHERE).any():
+            return None
+        return f"{own}/{overlay.token}/{overlay.generation}" if len(rows) and rows.max() >= first_new else own
 
     def seen_rows(self, user_id: str, item_ids: Sequence[str]) -> Rows:
         """The distinct rows of the catalog's items that a user has events with, stored or just now, ascending."""

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.data.store.manifest import UNKNOWN_ROW
@@ -25,17 +27,18 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.frames import Frame
 from limerank.models import UserState
-from limerank.ops.candidate import best_candidates, candidate_probabilities
+from limerank.ops.candidate import Top, best_candidates, candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
-from limerank.serve.catalog import Catalog, ItemStatus, best_of, scattered
+from limerank.serve.catalog import CandidatePart, Catalog, ItemStatus, best_of, scattered
 from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.overlay.items import Item
 from limerank.serve.overlay.live import CatalogChange, LiveCatalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader
 from limerank.serve.scorer import choose_path, request_head
-from limerank.threads import warn_if_spinning
+from limerank.serve.states import How, UserSource, UserStates
+from limerank.serve.workers import Workers, in_a_worker
 
 
 @dataclass(frozen=True)
@@ -45,29 +48,65 @@ class EncodedRequest:
     state: UserState
     known_user: bool
     history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+STATES_BYTES = 2**28
+"""What an engine keeps of users between requests, unless it is told otherwise."""
 
 
 class Engine:
-    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened."""
+    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened.
 
-    def __init__(self, bundle: Bundle) -> None:
-        warn_if_spinning()
+    All methods may be called from many threads at once. The engine computes on worker threads of its own, by default
+    one for each core this process may use, and what it answers does not depend on how many. They end with `close`, at
+    the end of a `with` block, or when the engine is not used any more.
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int | None = None, states: int | UserStates = STATES_BYTES) -> None:
+        self.workers = Workers(threads)
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
+        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
+
+    @classmethod
+    def open(
+        cls,
+        store: AnyPath | BundleStore,
+        bundle_id: str | None = None,
+        *,
+        threads: int | None = None,
+        states: int | UserStates = STATES_BYTES,
+    ) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified.
+
+        `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
+        be kept of users between requests (0: nothing), or states that several engines have in common.
+        """
+        opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
+        return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
 
     @property
     def catalog(self) -> Catalog:
         """The catalog as of now; take it once per request, for the next one may have other items."""
         return self.live_catalog.current()
 
-    @classmethod
-    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
-        opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id))
+    def close(self) -> None:
+        """End the worker threads when the requests that were made are answered; there can be no other request."""
+        self.workers.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def rank(
         self,
@@ -108,16 +147,21 @@ class Engine:
         task: str | None = None,
         exclude_seen: bool = False,
     ) -> pl.DataFrame:
-        """The rankings of several users, one below the other, with a column user_id; context and time are shared."""
+        """The rankings of several users, one below the other, with a column user_id; context and time are shared.
+
+        Each worker takes the next user; only when there are fewer users left than workers do several rank for one.
+        """
         users = checked_ids(user_ids, "user_ids")
-        rankings = [
-            self.answer(user, item_ids, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen)
-            for user in users
-        ]
+        chosen = None if item_ids is None else checked_ids(item_ids, "item_ids")
+        request = partial(
+            self.answer, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen, item_ids=chosen
+        )
+        rankings = self.workers.deal([partial(request, user) for user in users])
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
         return ranking_frame(self.catalog, rankings).insert_column(0, owners)
 
+    @in_a_worker
     def answer(
         self,
         user_id: str,
@@ -144,8 +188,7 @@ class Engine:
             raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
-        clock = _Clock()
-        catalog = self.catalog
+        clock, catalog = _Clock(), self.catalog
         request = self._encode_user(catalog, user_id, context, events, now)
         clock.lap("user")
         rows = None if item_ids is None else catalog.rows_of(item_ids)
@@ -158,12 +201,15 @@ class Engine:
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
         path = choose_path(self.ranker, candidates)
-        with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
-            parts = catalog.parts(rows, seen)
-            wanted = candidates if limit is None else min(limit, candidates)
-            column = tasks.index(task) if task else 0
-            best = best_of(parts, wanted, lambda part, k: best_candidates(part.store, head, k, column, part.index))
+        head = request_head(self.ranker, request.state, path)
+        wanted = candidates if limit is None else min(limit, candidates)
+        by = tasks.index(task) if task else 0
+
+        def search(part: CandidatePart, k: int) -> Top:
+            return best_candidates(part.store, head, k, by, part.index, deal=self.workers.deal)
+
+        parts = catalog.parts(rows, seen)
+        best = best_of(parts, wanted, search)
         clock.lap("interact")
         if item_ids is not None:
             names = [item_ids[position] for position in best.keys.tolist()]
@@ -177,6 +223,7 @@ class Engine:
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
+            user_state=request.how,
             history_used=request.history_used,
             candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
@@ -187,6 +234,7 @@ class Engine:
             overlay_items=sum(len(part) for part in parts if not part.of_bundle),
         )
 
+    @in_a_worker
     def encode_user(
         self,
         user_id: str,
@@ -201,25 +249,31 @@ class Engine:
     def _encode_user(
         self, catalog: Catalog, user_id: str, context: dict[str, Any] | None, events: Sequence[Event], now: int | None
     ) -> EncodedRequest:
-        inputs, known = self.requests.read(catalog, user_id, context or {}, events, now)
-        with torch.inference_mode():
-            state = self.ranker.encode_user(inputs)
-        return EncodedRequest(state, known, len(inputs.history.item_of_event))
+        asked = self.requests.ask(user_id, context or {}, events, now, catalog=catalog)
+        used = asked.count - self.requests.first_kept(asked)
+        version = None if self.states is None else self.requests.version(asked)
+        if self.states is None or version is None:
+            return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(self.users.of_version(version), asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
 
+    @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
         catalog = self.catalog
         path = choose_path(self.ranker, len(catalog) if item_ids is None else len(item_ids))
-        parts = catalog.parts(None if item_ids is None else catalog.rows_of(item_ids))
-        with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
-            return scattered(parts, lambda part: candidate_probabilities(part.store, head, part.index))
+        head = request_head(self.ranker, request.state, path)
+
+        def probabilities(part: CandidatePart) -> Tensor:
+            return candidate_probabilities(part.store, head, part.index, deal=self.workers.deal)
+
+        return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known."""
-        return self.requests.read(self.catalog, user_id, context, events, now)
+        return self.requests.read(user_id, context, events, now, catalog=self.catalog)
 
     def upsert(self, items: Iterable[Item] | Frame) -> CatalogChange:
         """Add items to the catalog, or replace what is known of them, for this and every other engine on the store.

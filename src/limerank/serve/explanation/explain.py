@@ -109,7 +109,7 @@ def explain(
     if top_events < 0:
         raise UsageError(f"top_events must not be negative, but is {top_events}")
     catalog = engine.catalog
-    inputs, _ = engine.requests.read(catalog, user_id, context or {}, events, now)
+    inputs, _ = engine.requests.read(user_id, context or {}, events, now, catalog=catalog)
     rows, head_part = catalog.widened(catalog.rows_of(item_ids))
     with torch.inference_mode():
         parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))

@@ -57,7 +57,7 @@ class LiveCatalog:
                 view = view.updated(news.changes)
                 if view.table is not None and len(view.table) > 2 * len(view.slot_of_row[0]) + LEAST_WASTE:
                     kept = sorted((entry.change for entry in view.entries.values()), key=lambda one: one.position)
-                    view = OverlayView(self.bundle, self.reader, version=view.version).updated(kept)
+                    view = OverlayView(self.bundle, self.reader).updated(kept)
                 self._catalog = Catalog(self.bundle, view)
             return self._catalog
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -55,8 +56,10 @@ class OverlayView:
     """Encoded features by slot; slots of earlier versions stay until the overlay is read anew."""
     rows: RowStore | None = None
     """Item rows by slot, of the bundle's row type."""
-    version: int = 0
-    """How often it was updated: what depends on features of items is out of date when this changes."""
+    generation: int = 0
+    """How often features of a new item were replaced, or new items numbered anew."""
+    token: str = field(default_factory=lambda: uuid4().hex)
+    """Of the first of a line of views, whose rows of new items mean the same in one generation."""
 
     @property
     def first_new_row(self) -> int:
@@ -67,15 +70,17 @@ class OverlayView:
         """The next view, with later changes."""
         entries = dict(self.entries)
         bundle_rows = self.bundle.item_ids.rows_of([change.item_id for change in changes]).tolist()
-        new_items = list(self.new_items)
+        new_items, generation = list(self.new_items), self.generation
         for change, bundle_row in zip(changes, bundle_rows, strict=True):
             before = entries.get(change.item_id)
             row = before.row if before is not None else bundle_row
             if row == UNKNOWN_ROW:
                 row = self.first_new_row + len(new_items)
                 new_items.append(change.item_id)
+            elif row >= self.first_new_row and before is not None and before.change.features != change.features:
+                generation += 1
             entries[change.item_id] = Entry(row, NOWHERE, change)
-        view = replace(self, entries=entries, new_items=tuple(new_items), version=self.version + 1)
+        view = replace(self, entries=entries, new_items=tuple(new_items), generation=generation)
         told = [entries[change.item_id] for change in changes if change.features is not None]
         return view._with_rows(told) if told else view
 
@@ -128,6 +133,12 @@ class OverlayView:
         told = sorted((entry.row, entry.slot) for entry in self.entries.values() if entry.slot != NOWHERE)
         pairs = np.array(told, dtype=np.int64).reshape(-1, 2)
         return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    @cached_property
+    def replaces(self) -> bool:
+        """Whether any row of the bundle has other features here."""
+        told = self.slot_of_row[0]
+        return bool(len(told)) and int(told[0]) < self.first_new_row
 
     @cached_property
     def served(self) -> tuple[Rows, Rows]:
