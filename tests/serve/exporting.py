@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import copy
+import shutil
+import tempfile
 from pathlib import Path
 
 import polars as pl
 import torch
 
-from limerank.data.build.entities import encoded_features, read_table
+from limerank.data.build.entities import read_table, write_table
 from limerank.data.raw.location import Location
+from limerank.data.store.column_files import write_ids
 from limerank.data.store.dataset import StoredDataset
+from limerank.data.store.manifest import seal
 from limerank.models import Ranker, build_ranker
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
@@ -30,12 +33,18 @@ def fresh_ranker(name: str, dataset: StoredDataset) -> Ranker:
 
 def with_items(dataset: StoredDataset, items: pl.DataFrame) -> StoredDataset:
     """The same dataset and encoders with other items: raw ones, in row order, cleaned and encoded as `prepare` does."""
-    schema, changed = dataset.schema, copy.copy(dataset)
-    table = read_table(items, Location("items"), schema.item_id, schema.with_role(Role.ITEM), None)
-    ids = items[schema.item_id].cast(pl.String)
-    encoded = encoded_features(dataset.encoders.item, table.of(ids), unknown=True)
-    changed.__dict__.update(item_table=encoded, item_ids=pl.concat([pl.Series([""]), ids]))
-    return changed
+    schema, manifest = dataset.schema, dataset.manifest
+    folder = Path(tempfile.mkdtemp(dir=dataset.path.parent)) / "d"
+    shutil.copytree(dataset.path, folder)
+    (segment,) = manifest.segments
+    shutil.rmtree(folder / segment.name / "items")
+    described = read_table(items, Location("items"), schema.item_id, schema.with_role(Role.ITEM), None)
+    table = described.of(items[schema.item_id].cast(pl.String))
+    write_table(folder / segment.name, "items", dataset.encoders.item, table, unknown=True)
+    write_ids(folder / segment.name / "item_ids.arrow", table.ids, None, unknown=True)
+    segments = [segment.model_copy(update={"items": items.height + 1})]
+    seal(folder, manifest.model_copy(update={"segments": segments}))
+    return StoredDataset.open(folder)
 
 
 def exported(name: str, dataset: StoredDataset, store: Path, row_type: RowType = "fp32") -> Bundle:
