@@ -48,6 +48,7 @@ from .schema import TimeUnit as TimeUnit
 from .serve.bundles.store import BundleStore as BundleStore
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
+from .serve.overlay.items import Item as Item
 from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event
 from .splits import ByColumn as ByColumn

@@ -105,7 +105,7 @@ def rank(
         "limit": limit,
         "task": task,
     }
-    names = ItemNames(engine.bundle)
+    names = ItemNames(engine.catalog)
     for _ in range(2):  # the first call maps the rows and allocates
         ranking = engine.answer(user, chosen, exclude_seen=exclude_seen, **request)
     if explain is None:
@@ -138,6 +138,7 @@ def ranking_facts(ranking: Ranking, names: ItemNames) -> dict[str, Any]:
         "unknown_items": ranking.unknown_items,
         "repeated_items": ranking.repeated_items,
         "seen_items": ranking.seen_items,
+        "overlay_items": ranking.overlay_items,
         "items": [
             {"id": item, **display, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
             for item, display, row in shown
@@ -206,6 +207,8 @@ def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
         say(f"unknown items, scored as such: {listed(ranking.unknown_items)}")
     if ranking.repeated_items:
         say(f"named more than once, and ranked as often: {listed(ranking.repeated_items)}")
+    if ranking.overlay_items:
+        say(f"upserted since the bundle was exported: {ranking.overlay_items:,} of the candidates")
     if ranking.seen_items:
         say(f"left out because the user has events with them: {ranking.seen_items:,} items")
 

@@ -19,20 +19,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
+from limerank.frames import Frame
 from limerank.models import UserState
 from limerank.models.serving import prepare_user_stage
 from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
-from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
+from limerank.serve.catalog import CandidatePart, Catalog, ItemStatus, best_of, scattered
+from limerank.serve.checks import checked_id, checked_ids
+from limerank.serve.overlay.items import Item
+from limerank.serve.overlay.live import CatalogChange, LiveCatalog
 from limerank.serve.ranking import Ranking, ranking_frame
-from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
-from limerank.serve.scorer import Scorer, choose_path, request_head
+from limerank.serve.requests import Event, RequestReader
+from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
@@ -70,10 +75,11 @@ class Engine:
         stage = self.user_stage
         self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
-        self.catalog = Catalog(bundle)
         self.scorer = Scorer(self.ranker, bundle.rows)
         if self.scorer.worth_preparing:
             self.workers.run(partial(self.scorer.prepare, self.workers.deal))
+        self.live_catalog = LiveCatalog(bundle)
+        self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
 
     @classmethod
     def open(
@@ -91,6 +97,11 @@ class Engine:
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog as of now; take it once per request, for the next one may have other items."""
+        return self.live_catalog.current()
 
     def close(self) -> None:
         """End the worker threads when the requests that were made are answered; there can be no other request."""
@@ -130,7 +141,7 @@ class Engine:
             task=task,
             exclude_seen=exclude_seen,
         )
-        return ranking_frame(self.bundle, [ranking])
+        return ranking_frame(self.catalog, [ranking])
 
     def rank_many(
         self,
@@ -155,7 +166,7 @@ class Engine:
         rankings = self.workers.deal([partial(request, user) for user in users])
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
-        return ranking_frame(self.bundle, rankings).insert_column(0, owners)
+        return ranking_frame(self.catalog, rankings).insert_column(0, owners)
 
     @in_a_worker
     def answer(
@@ -184,34 +195,36 @@ class Engine:
             raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
-        clock = _Clock()
-        request = self.encode_user(user_id, context=context, events=events, now=now)
+        clock, catalog = _Clock(), self.catalog
+        request = self._encode_user(catalog, user_id, context, events, now)
         clock.lap("user")
-        rows = None if item_ids is None else self.catalog.rows_of(item_ids)
-        seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
-        asked = len(self.catalog) if rows is None else len(rows)
+        rows = None if item_ids is None else catalog.rows_of(item_ids)
+        seen = np.zeros(0, dtype=np.int64)
+        if exclude_seen:
+            seen = catalog.seen_rows(user_id, checked_ids([event.item_id for event in events], "item_id"))
+        asked = len(catalog) if rows is None else len(rows)
         if item_ids is not None and rows is not None and len(seen):
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
-        store, index = self.catalog.candidates(rows)
         wanted = candidates if limit is None else min(limit, candidates)
-        besides = len(seen) if rows is None else 0
         by = tasks.index(task) if task else 0
-        best = self.scorer.best(request.state, wanted + besides, by, store=store, index=index, deal=self.workers.deal)
+
+        def search(part: CandidatePart, k: int) -> Scored:
+            return self.scorer.best(request.state, k, by, store=part.store, index=part.index, deal=self.workers.deal)
+
+        parts = catalog.parts(rows, seen)
+        best = best_of(parts, wanted, search)
         clock.lap("interact")
-        order = best.top.positions.numpy()
-        values = best.top.values.numpy()
         if item_ids is not None:
-            names = [item_ids[position] for position in order.tolist()]
+            names = [item_ids[position] for position in best.keys.tolist()]
         else:
-            unseen = np.flatnonzero(~np.isin(order + FIRST_ITEM_ROW, seen))[:wanted]
-            names, values = self.catalog.names_of(order[unseen]), values[unseen]
+            names = catalog.names_of_rows(best.keys)
         repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
         clock.lap("select")
         return Ranking(
             item_ids=names,
-            probabilities=values,
+            probabilities=best.values,
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
@@ -225,6 +238,7 @@ class Engine:
             milliseconds=clock.finish(),
             rescored=best.rescored,
             fell_back=best.fell_back,
+            overlay_items=sum(len(part) for part in parts if not part.of_bundle),
         )
 
     @in_a_worker
@@ -237,27 +251,52 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        asked = self.requests.ask(user_id, context or {}, events, now)
+        return self._encode_user(self.catalog, user_id, context, events, now)
+
+    def _encode_user(
+        self, catalog: Catalog, user_id: str, context: dict[str, Any] | None, events: Sequence[Event], now: int | None
+    ) -> EncodedRequest:
+        asked = self.requests.ask(user_id, context or {}, events, now, catalog=catalog)
         used = asked.count - self.requests.first_kept(asked)
-        if self.states is None:
+        version = None if self.states is None else self.requests.version(asked)
+        if self.states is None or version is None:
             return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
-        found = self.states.encode(self.users, asked)
+        found = self.states.encode(self.users.of_version(version), asked)
         return EncodedRequest(found.state, asked.known_user, used, found.how)
 
     @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
-        store, index = self.catalog.candidates(None if item_ids is None else self.catalog.rows_of(item_ids))
-        path = choose_path(self.ranker, len(store) if index is None else len(index))
+        catalog = self.catalog
+        path = choose_path(self.ranker, len(catalog) if item_ids is None else len(item_ids))
         head = request_head(self.ranker, request.state, path)
-        probabilities = candidate_probabilities(store, head, index, deal=self.workers.deal)
-        return probabilities.numpy()
+
+        def probabilities(part: CandidatePart) -> Tensor:
+            return candidate_probabilities(part.store, head, part.index, deal=self.workers.deal)
+
+        return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known."""
-        return self.requests.read(user_id, context, events, now)
+        return self.requests.read(user_id, context, events, now, catalog=self.catalog)
+
+    def upsert(self, items: Iterable[Item] | Frame) -> CatalogChange:
+        """Add items to the catalog, or replace what is known of them, for this and every other engine on the store.
+
+        Durable when this returns, all or nothing, and part of the next request. `items` may be a frame with a column
+        `item_id`, one per item feature and, if wanted, `display`.
+        """
+        return self.live_catalog.upsert(items)
+
+    def delete(self, item_ids: Iterable[object]) -> CatalogChange:
+        """Take items out of the catalog of every engine on the store; one that is not there is reported, no error."""
+        return self.live_catalog.delete(item_ids)
+
+    def item_status(self, item_ids: Iterable[object]) -> list[ItemStatus]:
+        """Where each item's row comes from (bundle, overlay, deleted, unknown) and as of when it is."""
+        return self.catalog.status(checked_ids(item_ids, "item_ids"))
 
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
         if item_ids is None or rows is None:
