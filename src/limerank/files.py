@@ -254,7 +254,7 @@ def _record(directory: Path, path: Path, sha256: str) -> FileRecord:
 def check_files(
     directory: Path, records: list[FileRecord], error: type[LimerankError], fix: str, *, hashes: bool
 ) -> None:
-    """Raise, naming the first recorded file that is missing or of another length, or else (`hashes`) of other content."""
+    """Raise, naming the first recorded file that is missing or of another length, or (`hashes`) of other content."""
     for record in records:
         path = directory / record.path
         if not path.is_file():

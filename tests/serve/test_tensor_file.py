@@ -80,6 +80,10 @@ def test_the_last_tensor_may_end_early(tmp_path: Path, rows: int) -> None:
 
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with TensorFile.opened(tmp_path / "file", {"rows": Layout.of(np.float16, 4, 2)}) as file:
-        for first, rows in ((0, np.zeros((1, 2))), (3, np.zeros((2, 2), np.float16)), (0, np.zeros((1, 3), np.float16))):
+        for first, rows in (
+            (0, np.zeros((1, 2))),
+            (3, np.zeros((2, 2), np.float16)),
+            (0, np.zeros((1, 3), np.float16)),
+        ):
             with pytest.raises(ValueError, match="does not fit"):
                 file.write("rows", first, rows)

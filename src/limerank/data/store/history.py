@@ -54,12 +54,15 @@ class HistoryIndex:
         """The rows of the histories of these requests, end to end, and the offsets between requests."""
         return _flat(*self._ranges(requests, most))
 
-    def rows_of_users(self, most: int) -> tuple[Ranges, Ints]:
-        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one."""
+    def rows_of_users(self, most: int, *, beyond_limit: bool = False) -> tuple[Ranges, Ints]:
+        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one.
+
+        With `beyond_limit` also events that are too long ago for the log's `max_history`, where the log has them.
+        """
         if not self.ready_made:
             users = np.arange(self._users)
             after_all = np.full(len(users), len(self._user_offsets))
-            return _flat(*self._ranges_of(users, after_all, None, most))
+            return _flat(*self._ranges_of(users, after_all, None, most if beyond_limit else min(most, self.limit)))
         last = np.full(self._users, -1, dtype=np.int64)
         if self._timed:
             last[self._user] = np.arange(len(self._user))  # a user's requests stand in order of time
@@ -116,12 +119,13 @@ class HistoryIndex:
             start = self._user_offsets[0][self._user[requests]].astype(np.int64)
             return np.maximum(start, end - min(most, self.limit))[:, None], end[:, None]
         segment = np.searchsorted(self._first_request, requests, side="right") - 1
+        most = min(most, self.limit)
         return self._ranges_of(self._user[requests], segment, self._end[requests].astype(np.int64), most)
 
     def _ranges_of(
         self, user: NDArray[np.integer], segment: Ints, own_end: Ints | None, most: int
     ) -> tuple[Ints, Ints]:
-        left = np.full(len(user), min(most, self.limit), dtype=np.int64)
+        left = np.full(len(user), most, dtype=np.int64)
         starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         ends = np.empty_like(starts)
         for number in reversed(range(len(self._user_offsets))):
