@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +21,7 @@ class HistoryIndex:
     """Pointers to histories. Those that follow from time are a user's earlier events, one range per segment.
 
     Ready-made ones are one explicit range each. `item`, `events` and `time` are the columns the ranges point into (of
-    ready-made ones nobody knows the times), and `table` holds the items they name.
+    ready-made ones nobody knows the times).
     """
 
     def __init__(self, dataset: StoredDataset) -> None:
@@ -31,10 +33,8 @@ class HistoryIndex:
             dataset.column(f"{folder}/event.{e.name}") for e in dataset.encoders.of(Role.EVENT)
         ]
         self.time: Column | None = None if self.ready_made else dataset.column("events/time")
-        self.table: Features = dataset.history_items if dataset.history_items is not None else dataset.item_table
+        self._dataset = dataset
         self._timed = dataset.schema.time is not None
-        self._user = dataset.column("requests/user")
-        self._end = dataset.column("requests/history_end")
         self._users = dataset.manifest.table_rows["users"]
         facts = dataset.manifest.segments
         self._first_event = np.concatenate([[0], np.cumsum([one.events for one in facts])])
@@ -43,6 +43,22 @@ class HistoryIndex:
             self._start = dataset.column("requests/history_start")
         else:
             self._user_offsets = dataset.pieces("requests/user_offsets")
+
+    @cached_property
+    def table(self) -> Features:
+        """The items that histories name."""
+        named = self._dataset.history_items
+        return self._dataset.item_table if named is None else named
+
+    @cached_property
+    def _user(self) -> Column:
+        column: Column = self._dataset.column("requests/user")
+        return column
+
+    @cached_property
+    def _end(self) -> Column:
+        column: Column = self._dataset.column("requests/history_end")
+        return column
 
     def lengths(self, requests: Ints, most: int) -> Ints:
         """How many events of history each request keeps."""
