@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 import torch
 from calling import limerank
+from forging import assert_same_files
 from killing import Killed, KilledAt
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -37,7 +38,6 @@ from limerank.ops.dealing import in_order
 from limerank.progress import Progress
 from limerank.schema import Feature, Role, Schema, Task
 from limerank.serve.bundles import item_stage, tables
-from limerank.serve.bundles.bundle import CONTENTS, Bundle
 from limerank.serve.bundles.offline import Exported, RowType, compute_rows, export_bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.bundles.tensor_file import TensorFile
@@ -71,11 +71,6 @@ def exported(
     return export_bundle(
         ranker, MODEL, dataset, store, max_history=20, row_type=row_type, progress=progress, threads=threads
     )
-
-
-def assert_same_files(bundle: Bundle, other: Bundle) -> None:
-    for name in CONTENTS:
-        assert (bundle.path / name).read_bytes() == (other.path / name).read_bytes(), name
 
 
 def unfinished(store: Path) -> list[Path]:
