@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import torch
 from safetensors.torch import save_file
@@ -27,8 +27,8 @@ from limerank.schema import Role
 from limerank.serve.bundles import bundle as bundles
 from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle, BundleManifest
-from limerank.serve.bundles.earlier import earlier_rows
-from limerank.serve.bundles.ids import write_id_map
+from limerank.serve.bundles.earlier import EarlierRows, earlier_rows
+from limerank.serve.bundles.ids import IdMap, write_id_map
 from limerank.serve.bundles.item_stage import ItemStage, RowType, RowWriter, compute_rows, working_threads
 from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.bundles.tables import write_features, write_histories, write_seen
@@ -60,50 +60,34 @@ class Exported:
         return (self.bundle.manifest.items - 1) / self.seconds
 
 
+class ExportOptions(TypedDict, total=False):
+    """How to export: the same for all who do."""
+
+    max_history: Required[int]
+    """Events of each user that the bundle holds at most, the newest."""
+    row_type: RowType
+    metrics: dict[str, Any] | None
+    """What the run scored, for the manifest."""
+    progress: Progress | None
+    threads: int | None
+    """Threads that compute rows; as many as there are cores unless told otherwise."""
+    deal: Deal | None
+    """Who computes rows instead, on one thread each; their bytes depend on neither."""
+
+
 def export(
-    ranker: Ranker,
-    model: dict[str, Any],
-    dataset: StoredDataset,
-    store: Path,
-    *,
-    max_history: int,
-    row_type: RowType = "fp16",
-    metrics: dict[str, Any] | None = None,
-    progress: Progress | None = None,
+    ranker: Ranker, model: dict[str, Any], dataset: StoredDataset, store: Path, **options: Unpack[ExportOptions]
 ) -> Bundle:
     """Compute item rows and publish a bundle; it is verified but not yet active."""
-    told = export_bundle(
-        ranker,
-        model,
-        dataset,
-        store,
-        max_history=max_history,
-        row_type=row_type,
-        metrics=metrics,
-        progress=progress,
-    )
-    return told.bundle
+    return export_bundle(ranker, model, dataset, store, **options).bundle
 
 
 def export_bundle(
-    ranker: Ranker,
-    model: dict[str, Any],
-    dataset: StoredDataset,
-    store: Path,
-    *,
-    max_history: int,
-    row_type: RowType = "fp16",
-    metrics: dict[str, Any] | None = None,
-    progress: Progress | None = None,
-    deal: Deal | None = None,
-    threads: int | None = None,
+    ranker: Ranker, model: dict[str, Any], dataset: StoredDataset, store: Path, **options: Unpack[ExportOptions]
 ) -> Exported:
-    """The same, and tells what it took.
-
-    An export that was interrupted is gone on with where the same is exported again. Rows are computed by `threads`, as
-    many as there are cores unless told otherwise, or by whom works are dealt to; they do not depend on that.
-    """
-    started, progress = time.perf_counter(), progress or Progress(quiet=True)
+    """The same, and tells what it took. An export that was interrupted is gone on with by the same one."""
+    max_history, row_type = options["max_history"], options.get("row_type", "fp16")
+    started, progress = time.perf_counter(), options.get("progress") or Progress(quiet=True)
     model = complete_model(model, "model")
     weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
     identity = files.digest_of(
@@ -112,57 +96,50 @@ def export_bundle(
         *(part for name in sorted(weights) for part in (name, bundles.bytes_of(weights[name]))),
     )
     with unfinished_export(store, identity) as unfinished:
-        folder = unfinished.files
+        folder, count = unfinished.files, dataset.manifest.table_rows["items"]
         save_file(weights, folder / bundles.WEIGHTS)
         _write_tables(folder, dataset, max_history)
-        items = bundles.features_of(bundles.load_tensors(folder / bundles.ITEMS))
-        count, history_items = dataset.manifest.table_rows["items"], len(items) - dataset.manifest.table_rows["items"]
-        items = items.first(count)
-        stage = ItemStage(ranker, items, row_type)
-        fingerprint = bundles.row_fingerprint(ranker, items)
-        layouts = stage.layouts()
-        earlier = earlier_rows(
-            BundleStore(store),
-            ranker,
-            dataset.encoders,
-            row_type,
-            bundles.load_id_map(folder / bundles.ITEM_IDS),
-            items,
-        )
+        all_items = bundles.features_of(bundles.load_tensors(folder / bundles.ITEMS))  # mapped, not in memory
+        stage = ItemStage(ranker, all_items.first(count), row_type)
+        fingerprint = bundles.row_fingerprint(ranker, stage.items)
         with (
-            working_threads(threads) as own_deal,
-            TensorFile.opened(folder / bundles.ROWS, layouts, {"fingerprint": fingerprint}) as file,
+            working_threads(options.get("threads")) as own_deal,
+            TensorFile.opened(folder / bundles.ROWS, stage.layouts(), {"fingerprint": fingerprint}) as file,
             progress.bar("item rows", count) as bar,
         ):
-            if earlier is not None and not stage.makes(earlier):
-                earlier = None
-            written = RowWriter(file, stage, unfinished, earlier, bar).write(deal or own_deal)
+            earlier = _earlier_rows(store, stage, dataset, bundles.load_id_map(folder / bundles.ITEM_IDS))
+            written = RowWriter(file, stage, unfinished, earlier, bar).write(options.get("deal") or own_deal)
         created = datetime.now(UTC)
-        bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
         manifest = BundleManifest(
             format=bundles.FORMAT,
-            id=bundle_id,
+            id=f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}",
             created_at=created.isoformat(timespec="seconds"),
             limerank=__version__,
             model=model,
             tasks=[task.name for task in dataset.schema.tasks],
             items=count,
             users=dataset.manifest.table_rows["users"],
-            history_items=history_items,
+            history_items=len(all_items) - count,
             row_type=row_type,
-            row_bytes=sum(layout.row_bytes for layout in layouts.values()),
+            row_bytes=sum(layout.row_bytes for layout in file.tensors.values()),
             row_fingerprint=fingerprint,
             data_fingerprint=dataset.fingerprint,
             watermark=dataset.manifest.last_time,
             max_history=min(max_history, dataset.schema.max_history or max_history),
-            metrics=metrics or {},
+            metrics=options.get("metrics") or {},
             display=dataset.schema.display,
             files=files.record_files(folder),
         )
         files.write_json(folder / bundles.MANIFEST, manifest.model_dump(mode="json"))
-        unfinished.publish(store / BUNDLES / bundle_id)
-    bundle = BundleStore(store).open_bundle(bundle_id)
+        unfinished.publish(store / BUNDLES / manifest.id)
+    bundle = BundleStore(store).open_bundle(manifest.id)
     return Exported(bundle, written.copied, written.kept, time.perf_counter() - started)
+
+
+def _earlier_rows(store: Path, stage: ItemStage, dataset: StoredDataset, item_ids: IdMap) -> EarlierRows | None:
+    """Rows that can be copied, if this machine would make the same."""
+    found = earlier_rows(BundleStore(store), stage.ranker, dataset.encoders, stage.row_type, item_ids, stage.items)
+    return found if found is not None and stage.makes(found) else None
 
 
 def _write_tables(folder: Path, dataset: StoredDataset, max_history: int) -> None:
