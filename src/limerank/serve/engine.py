@@ -12,11 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
 from limerank.batch import UserInputs
@@ -31,7 +32,8 @@ from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
 from limerank.serve.scorer import choose_path, request_head
-from limerank.threads import warn_if_spinning
+from limerank.serve.states import How, UserSource, UserStates
+from limerank.serve.workers import Workers, in_a_worker
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,59 @@ class EncodedRequest:
     state: UserState
     known_user: bool
     history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+STATES_BYTES = 2**28
+"""What an engine keeps of users between requests, unless it is told otherwise."""
 
 
 class Engine:
-    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened."""
+    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened.
 
-    def __init__(self, bundle: Bundle) -> None:
-        warn_if_spinning()
+    All methods may be called from many threads at once. The engine computes on worker threads of its own, by default
+    one for each core this process may use, and what it answers does not depend on how many. They end with `close`, at
+    the end of a `with` block, or when the engine is not used any more.
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int | None = None, states: int | UserStates = STATES_BYTES) -> None:
+        self.workers = Workers(threads)
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
+        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
 
     @classmethod
-    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
+    def open(
+        cls,
+        store: AnyPath | BundleStore,
+        bundle_id: str | None = None,
+        *,
+        threads: int | None = None,
+        states: int | UserStates = STATES_BYTES,
+    ) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified.
+
+        `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
+        be kept of users between requests (0: nothing), or states that several engines have in common.
+        """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id))
+        return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
+
+    def close(self) -> None:
+        """End the worker threads when the requests that were made are answered; there can be no other request."""
+        self.workers.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def rank(
         self,
@@ -98,16 +136,21 @@ class Engine:
         task: str | None = None,
         exclude_seen: bool = False,
     ) -> pl.DataFrame:
-        """The rankings of several users, one below the other, with a column user_id; context and time are shared."""
+        """The rankings of several users, one below the other, with a column user_id; context and time are shared.
+
+        Each worker takes the next user; only when there are fewer users left than workers do several rank for one.
+        """
         users = checked_ids(user_ids, "user_ids")
-        rankings = [
-            self.answer(user, item_ids, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen)
-            for user in users
-        ]
+        chosen = None if item_ids is None else checked_ids(item_ids, "item_ids")
+        request = partial(
+            self.answer, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen, item_ids=chosen
+        )
+        rankings = self.workers.deal([partial(request, user) for user in users])
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
         return ranking_frame(self.bundle, rankings).insert_column(0, owners)
 
+    @in_a_worker
     def answer(
         self,
         user_id: str,
@@ -145,12 +188,12 @@ class Engine:
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
         path = choose_path(self.ranker, candidates)
-        with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
-            store, index = self.catalog.candidates(rows)
-            wanted = candidates if limit is None else min(limit, candidates)
-            besides = len(seen) if rows is None else 0
-            top = best_candidates(store, head, wanted + besides, tasks.index(task) if task else 0, index)
+        head = request_head(self.ranker, request.state, path)
+        store, index = self.catalog.candidates(rows)
+        wanted = candidates if limit is None else min(limit, candidates)
+        besides = len(seen) if rows is None else 0
+        by = tasks.index(task) if task else 0
+        top = best_candidates(store, head, wanted + besides, by, index, deal=self.workers.deal)
         clock.lap("interact")
         order = top.positions.numpy()
         values = top.values.numpy()
@@ -167,6 +210,7 @@ class Engine:
             tasks=tasks,
             bundle=self.bundle.manifest.id,
             known_user=request.known_user,
+            user_state=request.how,
             history_used=request.history_used,
             candidates=candidates,
             unknown_items=self._unknown(item_ids, rows),
@@ -176,6 +220,7 @@ class Engine:
             milliseconds=clock.finish(),
         )
 
+    @in_a_worker
     def encode_user(
         self,
         user_id: str,
@@ -185,19 +230,21 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
-        with torch.inference_mode():
-            state = self.ranker.encode_user(inputs)
-        return EncodedRequest(state, known, len(inputs.history.item_of_event))
+        asked = self.requests.ask(user_id, context or {}, events, now)
+        used = asked.count - self.requests.first_kept(asked)
+        if self.states is None:
+            return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(self.users, asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
 
+    @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
         store, index = self.catalog.candidates(None if item_ids is None else self.catalog.rows_of(item_ids))
         path = choose_path(self.ranker, len(store) if index is None else len(index))
-        with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
-            probabilities: NDArray[np.float32] = candidate_probabilities(store, head, index).numpy()
-        return probabilities
+        head = request_head(self.ranker, request.state, path)
+        probabilities = candidate_probabilities(store, head, index, deal=self.workers.deal)
+        return probabilities.numpy()
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None

@@ -26,6 +26,8 @@ class Ranking:
     """The id of the bundle that answered."""
     known_user: bool
     """Whether the bundle has a history of this user."""
+    user_state: str
+    """`cached`: nothing new had happened; `appended`: only new events were read; `computed`: the whole history was."""
     history_used: int
     """Events that were read."""
     candidates: int

@@ -108,12 +108,15 @@ class Bundle:
     user_ids: IdMap
 
     @classmethod
-    def open(cls, path: Path) -> Bundle:
-        """Map everything, and verify every hash, that rows were made by these weights, and that ids find their rows."""
+    def open(cls, path: Path, *, hashes: bool = True) -> Bundle:
+        """Map everything, and verify every hash, that rows were made by these weights, and that ids find their rows.
+
+        Only who wrote the files and recorded their hashes just now may leave out to hash them once more.
+        """
         manifest = read_manifest(path)
         if {record.path for record in manifest.files} != CONTENTS:
             raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
-        files.check_files(path, manifest.files, BundleError, FIX, hashes=True)
+        files.check_files(path, manifest.files, BundleError, FIX, hashes=hashes)
         encoders = validate(
             Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
         )

@@ -7,12 +7,9 @@ on one thread, for the same reason and because threads that wait for each other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,7 +25,6 @@ from limerank.serve.bundles.bundle import bytes_of
 from limerank.serve.bundles.earlier import NONE, EarlierRows
 from limerank.serve.bundles.tensor_file import Layout, TensorFile
 from limerank.serve.bundles.unfinished import UnfinishedExport
-from limerank.threads import available_cores
 
 ITEMS_PER_BLOCK = 8192
 ITEMS_PER_SHARD = 65_536
@@ -37,7 +33,6 @@ ITEMS_PER_SHARD = 65_536
 Ints = NDArray[np.int64]
 RowType = Literal["fp16", "fp32", "u8"]
 """The precision of stored item rows."""
-T = TypeVar("T")
 
 
 class ItemStage:
@@ -61,7 +56,7 @@ class ItemStage:
             return self.rows_of(self.items.part(first, last))
         filled = np.full(ITEMS_PER_BLOCK, last - 1)
         filled[: len(numbers)] = numbers
-        return self.rows_of(self.items.take(torch.from_numpy(filled))).part(0, len(numbers))
+        return self.rows_of(self.items.take(torch.from_numpy(filled))).between(0, len(numbers))
 
     def shards(self) -> list[range]:
         """The items in the parts in which they are written."""
@@ -145,23 +140,6 @@ def compute_rows(ranker: Ranker, items: Features, row_type: RowType = "fp16") ->
     return RowStore.joined(
         [stage.rows_of(items.part(first, min(first + ITEMS_PER_BLOCK, len(items)))) for first in starts]
     )
-
-
-@contextmanager
-def working_threads(count: int | None = None) -> Iterator[Deal]:
-    """Threads that each run torch on one thread, as many as there are cores unless told otherwise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    executor = ThreadPoolExecutor(count or available_cores(), initializer=partial(torch.set_num_threads, 1))
-
-    def deal(works: Sequence[Callable[[], T]]) -> list[T]:
-        return [future.result() for future in [executor.submit(work) for work in works]]
-
-    try:
-        yield deal
-    finally:
-        executor.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
 
 
 def _put(rows: dict[str, NDArray[np.generic]], positions: Ints, tensors: dict[str, Tensor]) -> None:

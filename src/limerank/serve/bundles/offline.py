@@ -12,6 +12,7 @@ import json
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -29,11 +30,12 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle, BundleManifest
 from limerank.serve.bundles.earlier import EarlierRows, earlier_rows
 from limerank.serve.bundles.ids import IdMap, write_id_map
-from limerank.serve.bundles.item_stage import ItemStage, RowType, RowWriter, compute_rows, working_threads
+from limerank.serve.bundles.item_stage import ItemStage, RowType, RowWriter, compute_rows
 from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.bundles.tables import write_features, write_histories, write_seen
 from limerank.serve.bundles.tensor_file import TensorFile
 from limerank.serve.bundles.unfinished import unfinished_export
+from limerank.serve.workers import Workers
 
 __all__ = ["Exported", "RowType", "compute_rows", "export", "export_bundle"]
 
@@ -103,12 +105,13 @@ def export_bundle(
         stage = ItemStage(ranker, all_items.first(count), row_type)
         fingerprint = bundles.row_fingerprint(ranker, stage.items)
         with (
-            working_threads(options.get("threads")) as own_deal,
+            Workers(options.get("threads")) as workers,
             TensorFile.opened(folder / bundles.ROWS, stage.layouts(), {"fingerprint": fingerprint}) as file,
             progress.bar("item rows", count) as bar,
         ):
-            earlier = _earlier_rows(store, stage, dataset, bundles.load_id_map(folder / bundles.ITEM_IDS))
-            written = RowWriter(file, stage, unfinished, earlier, bar).write(options.get("deal") or own_deal)
+            deal = options.get("deal") or workers.deal
+            earlier = _earlier_rows(store, stage, dataset, IdMap(bundles.load_tensors(folder / bundles.ITEM_IDS)), deal)
+            written = RowWriter(file, stage, unfinished, earlier, bar).write(deal)
         created = datetime.now(UTC)
         manifest = BundleManifest(
             format=bundles.FORMAT,
@@ -132,14 +135,16 @@ def export_bundle(
         )
         files.write_json(folder / bundles.MANIFEST, manifest.model_dump(mode="json"))
         unfinished.publish(store / BUNDLES / manifest.id)
-    bundle = BundleStore(store).open_bundle(manifest.id)
+    bundle = Bundle.open(store / BUNDLES / manifest.id, hashes=False)  # they were taken from these files just now
     return Exported(bundle, written.copied, written.kept, time.perf_counter() - started)
 
 
-def _earlier_rows(store: Path, stage: ItemStage, dataset: StoredDataset, item_ids: IdMap) -> EarlierRows | None:
-    """Rows that can be copied, if this machine would make the same."""
+def _earlier_rows(
+    store: Path, stage: ItemStage, dataset: StoredDataset, item_ids: IdMap, deal: Deal
+) -> EarlierRows | None:
+    """Rows that can be copied, if those who compute would make the same."""
     found = earlier_rows(BundleStore(store), stage.ranker, dataset.encoders, stage.row_type, item_ids, stage.items)
-    return found if found is not None and stage.makes(found) else None
+    return found if found is not None and all(deal([partial(stage.makes, found)])) else None
 
 
 def _write_tables(folder: Path, dataset: StoredDataset, max_history: int) -> None:
