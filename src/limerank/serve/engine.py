@@ -8,10 +8,9 @@ select    names of the chosen
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,15 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState
-from limerank.ops.candidate import best_candidates, candidate_probabilities
+from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
+from limerank.serve.deadline import Deadline, RequestRecord, UserStageCost, best_in_time, events_in_time
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
+from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
+from limerank.serve.retrieval.recommending import Retrieval, Retrievers, diversified
 from limerank.serve.scorer import choose_path, request_head
 from limerank.threads import warn_if_spinning
 
@@ -52,6 +54,8 @@ class Engine:
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
         self.catalog = Catalog(bundle)
+        self.retrievers = Retrievers(bundle)
+        self._cost = UserStageCost()
 
     @classmethod
     def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
@@ -70,6 +74,7 @@ class Engine:
         limit: int | None = None,
         task: str | None = None,
         exclude_seen: bool = False,
+        deadline_ms: float | Deadline | None = None,
     ) -> pl.DataFrame:
         """Candidates in order, best first: rank, item_id, its display where the log has one, a probability per task.
 
@@ -84,6 +89,7 @@ class Engine:
             limit=limit,
             task=task,
             exclude_seen=exclude_seen,
+            deadline_ms=deadline_ms,
         )
         return ranking_frame(self.bundle, [ranking])
 
@@ -119,24 +125,78 @@ class Engine:
         limit: int | None = None,
         task: str | None = None,
         exclude_seen: bool = False,
+        deadline_ms: float | Deadline | None = None,
     ) -> Ranking:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
         An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such. `now`
         is the time of the request in milliseconds since 1970, which only rankers that read times care about; by
         default the latest the engine knows of: the bundle's watermark or the time of an event. `exclude_seen` leaves
-        out every item that the user has an event with, stored (however long ago) or in `events`.
+        out every item that the user has an event with, stored (however long ago) or in `events`. With `deadline_ms`
+        the answer leaves out work that does not fit, and says what in `degraded`.
         """
+        record = RequestRecord.begin(deadline_ms)
+        given = None if item_ids is None else checked_ids(item_ids, "item_ids")
+        request: dict[str, Any] = {"context": context, "events": events, "now": now}
+        return self._ranked(user_id, lambda user: given, record, request, limit, self._task(task), exclude_seen)
+
+    def recommend(
+        self,
+        user_id: str,
+        k: int = 10,
+        *,
+        retriever: Retrieval | None = None,
+        candidates: int = 1000,
+        filter_seen: bool = True,
+        diversify: Diversify | None = None,
+        context: dict[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        task: str | None = None,
+        deadline_ms: float | Deadline | None = None,
+    ) -> Ranking:
+        """The `k` items to show a user: retrieve, rank, leave out what the user has seen, diversify if asked to.
+
+        `retriever` is `exact` (the whole catalog), `faiss` (an index of its rows), `popular`, a callable that is given
+        a user id and a count and returns item ids, or a list of these; callables run beside the user stage. Each is
+        asked for `candidates` items, besides those seen. By default the whole catalog is ranked, or, where it is large
+        and has an index, what the index finds. The rest is as in `answer`.
+        """
+        record = RequestRecord.begin(deadline_ms)
         user_id = checked_id(user_id, "user_id")
-        item_ids = None if item_ids is None else checked_ids(item_ids, "item_ids")
-        tasks = self.bundle.manifest.tasks
-        if task is not None and task not in tasks:
-            raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
+        if min(k, candidates) < 1:
+            raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
+        check_diversify(self.bundle, diversify)
+        column, besides = self._task(task), 0
+        if filter_seen and retriever != "exact":
+            besides = len(self.catalog.seen_rows(user_id, events))
+        retrieving = self.retrievers.start(retriever, user_id, candidates + besides, column, record)
+        request: dict[str, Any] = {"context": context, "events": events, "now": now}
+        limit = k if diversify is None else considered(k)
+        ranking = self._ranked(user_id, retrieving.candidates, record, request, limit, column, filter_seen)
+        ranking = replace(ranking, retrieved_by=retrieving.names)
+        return ranking if diversify is None else diversified(ranking, self.bundle, diversify, k, column, record)
+
+    def _ranked(
+        self,
+        user_id: str,
+        candidates_of: Callable[[UserState], Sequence[str] | None],
+        record: RequestRecord,
+        request: dict[str, Any],
+        limit: int | None,
+        task: int,
+        exclude_seen: bool,
+    ) -> Ranking:
+        """The user stage, then the candidates that `candidates_of` names (None: the whole catalog) in order."""
+        user_id, clock, events = checked_id(user_id, "user_id"), record.timeline, request["events"]
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
-        clock = _Clock()
-        request = self.encode_user(user_id, context=context, events=events, now=now)
-        clock.lap("user")
+        most_events = None
+        if record.deadline.limited:
+            most_events = events_in_time(record, self._cost, self.requests.history_length(user_id, events))
+        encoded = self.encode_user(user_id, **request, most_events=most_events)
+        self._cost.observe(encoded.history_used, clock.lap("user"))
+        item_ids = candidates_of(encoded.state)
         rows = None if item_ids is None else self.catalog.rows_of(item_ids)
         seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
         asked = len(self.catalog) if rows is None else len(rows)
@@ -146,11 +206,11 @@ class Engine:
         candidates = asked - len(seen) if rows is None else len(rows)
         path = choose_path(self.ranker, candidates)
         with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
+            head = request_head(self.ranker, encoded.state, path)
             store, index = self.catalog.candidates(rows)
             wanted = candidates if limit is None else min(limit, candidates)
             besides = len(seen) if rows is None else 0
-            top = best_candidates(store, head, wanted + besides, tasks.index(task) if task else 0, index)
+            top, unscored = best_in_time(record, store, head, wanted + besides, task, index)
         clock.lap("interact")
         order = top.positions.numpy()
         values = top.values.numpy()
@@ -164,16 +224,19 @@ class Engine:
         return Ranking(
             item_ids=names,
             probabilities=values,
-            tasks=tasks,
+            tasks=self.bundle.manifest.tasks,
             bundle=self.bundle.manifest.id,
-            known_user=request.known_user,
-            history_used=request.history_used,
-            candidates=candidates,
+            known_user=encoded.known_user,
+            history_used=encoded.history_used,
+            candidates=candidates - unscored,
             unknown_items=self._unknown(item_ids, rows),
             repeated_items=repeated,
             seen_items=asked - candidates,
             path=path,
-            milliseconds=clock.finish(),
+            milliseconds=clock.milliseconds(),
+            timeline=clock.spans(),
+            degraded=list(record.degraded),
+            unscored=unscored,
         )
 
     def encode_user(
@@ -183,9 +246,13 @@ class Engine:
         context: dict[str, Any] | None = None,
         events: Sequence[Event] = (),
         now: int | None = None,
+        most_events: int | None = None,
     ) -> EncodedRequest:
-        """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        inputs, known = self.user_inputs(user_id, context or {}, events, now)
+        """The user stage alone; run it while retrieval runs, then `score` what retrieval found.
+
+        Of the history at most the latest `most_events` are read.
+        """
+        inputs, known = self.requests.read(user_id, context or {}, events, now, most_events)
         with torch.inference_mode():
             state = self.ranker.encode_user(inputs)
         return EncodedRequest(state, known, len(inputs.history.item_of_event))
@@ -205,6 +272,13 @@ class Engine:
         """What the user stage reads for one request, and whether the user is known."""
         return self.requests.read(user_id, context, events, now)
 
+    def _task(self, task: str | None) -> int:
+        """The column of a task, by default the first."""
+        tasks = self.bundle.manifest.tasks
+        if task is not None and task not in tasks:
+            raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
+        return 0 if task is None else tasks.index(task)
+
     def _unknown(self, item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
         if item_ids is None or rows is None:
             return []
@@ -217,17 +291,3 @@ def _without(
     """Candidates and their rows, without those of seen rows."""
     kept = np.flatnonzero(~np.isin(rows, seen))
     return [item_ids[position] for position in kept.tolist()], rows[kept]
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.started = self.last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = (now - self.last) * 1000
-        self.last = now
-
-    def finish(self) -> dict[str, float]:
-        return {**self.laps, "total": (self.last - self.started) * 1000}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.timeline import Span
 
 OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
 
@@ -39,7 +40,15 @@ class Ranking:
     path: str
     """How they were scored: `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact scores."""
     milliseconds: dict[str, float]
-    """By stage: user, lookup, interact, select; and in total."""
+    """By stage: user, lookup, interact, select, and of a recommendation retrieve, wait, diversify; and in total."""
+    timeline: list[Span] = field(default_factory=list)
+    """When each stage began and ended, and on which thread."""
+    retrieved_by: list[str] = field(default_factory=list)
+    """What found the candidates of a recommendation."""
+    degraded: list[str] = field(default_factory=list)
+    """What was left out because of the deadline, a line each; empty if nothing was."""
+    unscored: int = 0
+    """Candidates that were not scored because of the deadline."""
 
 
 def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:

@@ -38,12 +38,25 @@ class RequestReader:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
 
+    def history_length(self, user_id: str, events: Sequence[Event] = ()) -> int:
+        """How many events the user stage of a request reads."""
+        offsets = self.bundle.histories["offsets"]
+        user_row = int(self.bundle.user_ids.rows_of([user_id])[0])
+        stored = int(offsets[user_row + 1]) - int(offsets[user_row])
+        return min(stored + len(events), self.bundle.manifest.max_history)
+
     def read(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
+        self,
+        user_id: str,
+        context: dict[str, Any],
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        most_events: int | None = None,
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known.
 
-        `events` follow the stored ones in the order given, whatever their times are.
+        `events` follow the stored ones in the order given, whatever their times are; of all, at most the latest
+        `most_events` are read.
         """
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
@@ -58,7 +71,8 @@ class RequestReader:
         items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
         encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
         times = self._times(slice(start, end), events, asked_at)
-        kept = slice(max(0, len(items) - bundle.manifest.max_history), None)
+        most = bundle.manifest.max_history if most_events is None else min(most_events, bundle.manifest.max_history)
+        kept = slice(max(0, len(items) - most), None)
         history = make_history(
             bundle.item_table,
             items[kept],

@@ -1,0 +1,180 @@
+"""A request's time is limited: what is left out when it runs short, and how the answer says so.
+
+Work is left out in this order, and each time the answer's `degraded` says what and why:
+
+1. the user stage reads the latest events only, as many as fit half of the time, by what it took before;
+2. retrieval that ran beside it is then waited for during half of the time that is left; if nothing came, the most
+   popular items stand in for what it would have found;
+3. candidates are scored block by block until time is up: the answer is the best of those that were scored;
+4. a list is not diversified any more when time is up.
+
+A request whose time is up when it arrives is refused (`DeadlineError`): nobody waits for its answer. One that was begun
+is answered, late if it must be: its first block of candidates is always scored.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from limerank.errors import DeadlineError, UsageError
+from limerank.ops.candidate import RequestHead, RowStore, RunningTop, Top, best_candidates
+from limerank.serve.timeline import Seconds, Timeline
+
+FIRST_BLOCK, BLOCK = 4096, 32768
+"""Candidates between two looks at the clock; the first are scored in any case, so they are few."""
+USER_FRACTION = WAITING_FRACTION = 0.5
+"""Of the time that is left, how much the user stage may take, and how much waiting for retrieval."""
+LEAST_EVENTS = 8
+"""A history is never cut shorter: so few events cost hardly more than none."""
+NEW_FRACTION, TRIED_AGAIN = 0.3, 0.95
+
+
+class Deadline:
+    """A budget of milliseconds that runs from when it is made: make it when the request arrives."""
+
+    def __init__(self, milliseconds: float, clock: Seconds = time.perf_counter) -> None:
+        if math.isnan(milliseconds):
+            raise UsageError("deadline_ms is not a number; give milliseconds, or None for no deadline")
+        self.milliseconds = milliseconds
+        self.clock = clock
+        self._end = clock() + milliseconds / 1000
+
+    @classmethod
+    def of(cls, given: float | Deadline | None) -> Deadline:
+        """A deadline from milliseconds, from one that runs already, or none at all, which is never over."""
+        return given if isinstance(given, Deadline) else cls(math.inf if given is None else given)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is one."""
+        return self.milliseconds < math.inf
+
+    def left(self) -> float:
+        """Milliseconds until it is over; negative when it is."""
+        return (self._end - self.clock()) * 1000
+
+    def over(self) -> bool:
+        """Whether no time is left."""
+        return self.limited and self.left() <= 0
+
+
+@dataclass
+class RequestRecord:
+    """How one request goes: its stages, its deadline, and what was left out because of it."""
+
+    deadline: Deadline
+    timeline: Timeline
+    degraded: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, deadline_ms: float | Deadline | None) -> RequestRecord:
+        """A request that arrives; refused if its time is up already."""
+        deadline = Deadline.of(deadline_ms)
+        if deadline.over():
+            raise DeadlineError(
+                f"the deadline of {deadline.milliseconds:g} ms was over {-deadline.left():.0f} ms before any work "
+                "began; give requests more time, or fewer of them to this process"
+            )
+        return cls(deadline, Timeline(deadline.clock))
+
+
+class UserStageCost:
+    """What user stages took before, by the length of the history, for all threads of an engine.
+
+    Lengths are grouped by powers of two, each with a running mean. A length that was never measured is expected to
+    take what the nearest shorter one took, in proportion, or else what the nearest longer one took. An estimate that
+    shortened a history is lowered a little each time, so that one slow request is not believed for ever.
+    """
+
+    def __init__(self) -> None:
+        self._milliseconds: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, events: int, milliseconds: float) -> None:
+        """A user stage over so many events took so long."""
+        with self._lock:
+            before = self._milliseconds.get(_group(events), milliseconds)
+            self._milliseconds[_group(events)] = before + NEW_FRACTION * (milliseconds - before)
+
+    def expected(self, events: int) -> float:
+        """Milliseconds that a user stage over so many events will take; 0 as long as nothing is known."""
+        with self._lock:
+            return self._expected(_group(events))
+
+    def longest(self, events: int, milliseconds: float) -> int:
+        """How many of so many events can be read in some milliseconds: all, or a power of two."""
+        if events <= LEAST_EVENTS:
+            return events
+        with self._lock:
+            group = _group(events)
+            if self._expected(group) <= milliseconds:
+                return events
+            if group in self._milliseconds:
+                self._milliseconds[group] *= TRIED_AGAIN
+            while 1 << group - 1 > LEAST_EVENTS and self._expected(group - 1) > milliseconds:
+                group -= 1
+            return 1 << group - 1
+
+    def _expected(self, group: int) -> float:
+        shorter = [known for known in self._milliseconds if known <= group]
+        if shorter:
+            return self._milliseconds[max(shorter)] * 2.0 ** (group - max(shorter))
+        return self._milliseconds[min(self._milliseconds)] if self._milliseconds else 0.0
+
+
+def _group(events: int) -> int:
+    """Histories of up to 2^group events, and more than half as many."""
+    return max(events - 1, 0).bit_length()
+
+
+def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> int:
+    """How many of a user's events the user stage should read; says so if they are not all."""
+    if not record.deadline.limited:
+        return events
+    readable = cost.longest(events, USER_FRACTION * record.deadline.left())
+    if readable < events:
+        record.degraded.append(f"user: read the latest {readable:,} of {events:,} events")
+    return readable
+
+
+def best_in_time(
+    record: RequestRecord,
+    store: RowStore,
+    head: RequestHead,
+    k: int,
+    task: int,
+    index: Tensor | None,
+    best: Callable[[RowStore, RequestHead, int, int, Tensor | None], Top] = best_candidates,
+) -> tuple[Top, int]:
+    """The best of the candidates that can be scored in time, as `best_candidates` gives them, and how many were not.
+
+    Without a deadline these are all. Scored in time or not, the first block always is.
+    """
+    count = len(store) if index is None else len(index)
+    if not record.deadline.limited or count <= FIRST_BLOCK:
+        return best(store, head, k, task, index), 0
+    kept, positions, start = RunningTop(k), [], 0
+    while start < count and not (start and record.deadline.over()):
+        stop = min(start + (BLOCK if start else FIRST_BLOCK), count)
+        part, chosen = (_between(store, start, stop), None) if index is None else (store, index[start:stop])
+        top = best(part, head, min(k, stop - start), task, chosen)
+        kept.add(top.scores, top.values)
+        positions.append(top.positions + start)
+        start = stop
+    if start < count:
+        record.degraded.append(f"interact: {count - start:,} of {count:,} candidates were not scored")
+    found = kept.result()
+    return Top(torch.cat(positions)[found.positions], found.scores, found.values), count - start
+
+
+def _between(store: RowStore, start: int, stop: int) -> RowStore:
+    """Some items of a store, one behind the other, as a view."""
+    scale = None if store.scale is None else store.scale[start:stop]
+    return RowStore(store.rows[start:stop], store.head_part[start:stop], scale)

@@ -1,0 +1,122 @@
+"""Recommend: retrieve, rank, leave out what was seen, diversify (paper, figure "LIME Inference").
+
+What needs no user state is retrieved beside the user stage; an index of rows needs one, so it is searched behind it.
+Whatever was found is scored exactly, by the whole head.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from limerank.errors import UsageError, did_you_mean
+from limerank.models import UserState
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.deadline import RequestRecord
+from limerank.serve.ranking import Ranking
+from limerank.serve.retrieval.diversity import Diversify
+from limerank.serve.retrieval.index import has_index, ready_index
+from limerank.serve.retrieval.retriever import Beside, OutsideRetriever, Popular, StateRetriever
+
+EXACT_UP_TO = 2_000_000
+"""Items up to which the whole catalog is scored by default, even where there is an index."""
+RetrieverName = Literal["exact", "faiss", "popular"]
+Retrieval = str | OutsideRetriever | Sequence[str | OutsideRetriever]
+"""A name, a callable, or several of them, whose candidates are ranked together."""
+
+
+@dataclass(frozen=True)
+class Retrieving:
+    """The retrieval of one request, parts of which may be at work."""
+
+    names: list[str]
+    candidates: Callable[[UserState], list[str] | None]
+    """What was found, given the user state; None stands for the whole catalog."""
+
+
+class Retrievers:
+    """The retrievers of one engine; those with names are made when they are first asked for."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._lock = threading.Lock()
+        self._popular: Popular | None = None
+        self._index: StateRetriever | None = None
+
+    def popular(self) -> Popular:
+        """The catalog by popularity."""
+        with self._lock:
+            self._popular = self._popular or Popular(self._bundle)
+            return self._popular
+
+    def index(self) -> StateRetriever:
+        """The FAISS index of the bundle's rows."""
+        with self._lock:
+            self._index = self._index or ready_index(self._bundle)
+            return self._index
+
+    def start(self, wanted: Retrieval | None, user_id: str, count: int, task: int, record: RequestRecord) -> Retrieving:
+        """Begin to retrieve `count` candidates with each retriever; outside ones work from now on."""
+        outside, names = {}, []
+        for one in self._listed(wanted):
+            names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
+            if not isinstance(one, str):
+                outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
+        if "exact" in names:
+            return Retrieving(names, lambda user: None)
+        index = self.index() if "faiss" in names else None
+        if "popular" in names:
+            outside["popular"] = self.popular()
+        beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
+
+        def candidates(user: UserState) -> list[str]:
+            found: list[str] = []
+            if index is not None:
+                found += self._bundle.item_ids.names_of(index.retrieve(user, count, task))
+                record.timeline.lap("retrieve")
+            for one in beside:
+                result = one.result()
+                found += self.popular()(user_id, count) if result is None else result
+            if beside:
+                record.timeline.lap("wait")
+            return list(dict.fromkeys(found))
+
+        return Retrieving(names, candidates)
+
+    def _listed(self, wanted: Retrieval | None) -> list[str | OutsideRetriever]:
+        """Retrievers one by one, checked."""
+        if wanted is None:
+            large = self._bundle.manifest.items > EXACT_UP_TO and has_index(self._bundle)
+            return ["faiss" if large else "exact"]
+        listed = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+        for one in listed:
+            if not callable(one) and one not in get_args(RetrieverName):
+                raise UsageError(f"no retriever '{one}'{did_you_mean(str(one), get_args(RetrieverName))}")
+        if not listed or ("exact" in listed and len(listed) > 1):
+            raise UsageError(
+                f"retrievers {listed}: name at least one, and 'exact' alone, for it scores the whole catalog"
+            )
+        return listed
+
+
+def diversified(
+    ranking: Ranking, bundle: Bundle, diversify: Diversify, k: int, task: int, record: RequestRecord
+) -> Ranking:
+    """The first `k` of a ranking in an order that is less of the same; by rank alone if time is up."""
+    if record.deadline.over():
+        record.degraded.append("diversify: the list is in the order of the ranking")
+        chosen = list(range(min(k, len(ranking.item_ids))))
+    else:
+        rows = bundle.item_ids.rows_of(ranking.item_ids)
+        chosen = diversify.order(bundle, rows, ranking.probabilities[:, task], k).tolist()
+        record.timeline.lap("diversify")
+    return replace(
+        ranking,
+        item_ids=[ranking.item_ids[position] for position in chosen],
+        probabilities=ranking.probabilities[chosen],
+        milliseconds=record.timeline.milliseconds(),
+        timeline=record.timeline.spans(),
+        degraded=list(record.degraded),
+    )
