@@ -73,6 +73,11 @@ class RequestRecord:
     timeline: Timeline
     degraded: list[str] = field(default_factory=list)
 
+    def leave_unscored(self, unscored: int, candidates: int) -> None:
+        """Say how many candidates were not scored, if not all were."""
+        if unscored:
+            self.degraded.append(f"interact: {unscored:,} of {candidates:,} candidates were not scored")
+
     @classmethod
     def begin(cls, deadline_ms: float | Deadline | None) -> RequestRecord:
         """A request that arrives; refused if its time is up already."""
@@ -168,8 +173,6 @@ def best_in_time(
         kept.add(top.scores, top.values)
         positions.append(top.positions + start)
         start = stop
-    if start < count:
-        record.degraded.append(f"interact: {count - start:,} of {count:,} candidates were not scored")
     found = kept.result()
     return Top(torch.cat(positions)[found.positions], found.scores, found.values), count - start
 

@@ -31,6 +31,7 @@ from limerank.serve.deadline import Deadline, RequestRecord, UserStageCost, best
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
+from limerank.serve.retrieval.recall import usual_candidates
 from limerank.serve.retrieval.recommending import Retrieval, Retrievers, diversified
 from limerank.serve.scorer import choose_path, request_head
 from limerank.threads import warn_if_spinning
@@ -146,7 +147,7 @@ class Engine:
         k: int = 10,
         *,
         retriever: Retrieval | None = None,
-        candidates: int = 1000,
+        candidates: int | None = None,
         filter_seen: bool = True,
         diversify: Diversify | None = None,
         context: dict[str, Any] | None = None,
@@ -158,12 +159,14 @@ class Engine:
         """The `k` items to show a user: retrieve, rank, leave out what the user has seen, diversify if asked to.
 
         `retriever` is `exact` (the whole catalog), `faiss` (an index of its rows), `popular`, a callable that is given
-        a user id and a count and returns item ids, or a list of these; callables run beside the user stage. Each is
-        asked for `candidates` items, besides those seen. By default the whole catalog is ranked, or, where it is large
-        and has an index, what the index finds. The rest is as in `answer`.
+        a user id and a count and returns item ids, or a list of these; callables run beside the user stage. By default
+        the whole catalog is ranked, or, where it is large and has an index, what the index finds. Each is asked for
+        `candidates` items besides those seen, by default 1,000, of large catalogs one in 250. The rest is as in
+        `answer`.
         """
         record = RequestRecord.begin(deadline_ms)
         user_id = checked_id(user_id, "user_id")
+        candidates = usual_candidates(len(self.catalog)) if candidates is None else candidates
         if min(k, candidates) < 1:
             raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
         check_diversify(self.bundle, diversify)
@@ -211,6 +214,9 @@ class Engine:
             wanted = candidates if limit is None else min(limit, candidates)
             besides = len(seen) if rows is None else 0
             top, unscored = best_in_time(record, store, head, wanted + besides, task, index)
+        if rows is None:  # what was seen needed no score
+            unscored -= int((seen >= len(store) - unscored + FIRST_ITEM_ROW).sum())
+        record.leave_unscored(unscored, candidates)
         clock.lap("interact")
         order = top.positions.numpy()
         values = top.values.numpy()

@@ -19,8 +19,8 @@ from limerank.schema import FIRST_KNOWN_INDEX, Kind
 from limerank.serve.bundles.bundle import Bundle
 
 Rows = NDArray[np.int64]
-CONSIDERED, LEAST_CONSIDERED = 10, 100
-"""Of a list of k, the best 10 k, and at least 100, are considered."""
+CONSIDERED, LEAST_CONSIDERED = 10, 1000
+"""Of a list of k, the best 10 k, and at least 1,000, are considered."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,13 @@ from limerank.serve.requests import RequestReader
 from limerank.serve.retrieval.retriever import Rows, StateRetriever
 from limerank.serve.scorer import choose_path, request_head
 
-K, CANDIDATES, USERS, SEED = 100, 1000, 32, 0
+K, USERS, SEED = 100, 32, 0
+LEAST_CANDIDATES, MOST_CANDIDATES, ITEMS_PER_CANDIDATE = 1000, 10_000, 250
+
+
+def usual_candidates(items: int) -> int:
+    """How many candidates a retriever is asked for: 1,000, and of large catalogs one in 250 items, up to 10,000."""
+    return min(max(LEAST_CANDIDATES, items // ITEMS_PER_CANDIDATE), MOST_CANDIDATES)
 
 
 class Recall(BaseModel):
@@ -56,7 +62,7 @@ class ExactAnswers:
             best.append(top.positions.numpy() + FIRST_ITEM_ROW)
         return cls(k, states, best)
 
-    def recall(self, retriever: StateRetriever, candidates: int = CANDIDATES) -> Recall:
+    def recall(self, retriever: StateRetriever, candidates: int) -> Recall:
         """How much of these answers a retriever finds."""
         found = [retriever.retrieve(user, candidates) for user in self.users]
         return recall_of(self.best, found, k=self.k, candidates=candidates)
@@ -71,7 +77,8 @@ def recall_of(best: Sequence[Rows], found: Sequence[Rows], *, k: int, candidates
 
 
 def measure_recall(
-    bundle: Bundle, retriever: StateRetriever, *, k: int = K, candidates: int = CANDIDATES, users: int = USERS
+    bundle: Bundle, retriever: StateRetriever, *, k: int = K, candidates: int | None = None, users: int = USERS
 ) -> Recall:
     """How much of the exact top `k` a retriever finds that is asked for some candidates, over users of the bundle."""
-    return ExactAnswers.of(bundle, k=k, users=users).recall(retriever, candidates)
+    asked = usual_candidates(bundle.manifest.items) if candidates is None else candidates
+    return ExactAnswers.of(bundle, k=k, users=users).recall(retriever, asked)

@@ -20,7 +20,7 @@ from limerank.serve.retrieval.diversity import Diversify
 from limerank.serve.retrieval.index import has_index, ready_index
 from limerank.serve.retrieval.retriever import Beside, OutsideRetriever, Popular, StateRetriever
 
-EXACT_UP_TO = 2_000_000
+EXACT_UP_TO = 1_000_000
 """Items up to which the whole catalog is scored by default, even where there is an index."""
 RetrieverName = Literal["exact", "faiss", "popular"]
 Retrieval = str | OutsideRetriever | Sequence[str | OutsideRetriever]
