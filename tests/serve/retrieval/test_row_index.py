@@ -141,7 +141,7 @@ def test_without_faiss_the_fix_is_named(engine: Engine, monkeypatch: pytest.Monk
 
 
 def test_the_linear_head_orders_items_as_the_ranker_does(ranker: Ranker, dataset: Dataset) -> None:
-    """Of the exact best tenth of a catalog, most are in the best fifth by inner product; of foldable rankers nearly all."""
+    """Of the exact best tenth, most are in the best fifth by inner product; where the ranker folds, nearly all."""
     rows = compute_rows(ranker, dataset.item_table, "fp32")
     with torch.inference_mode():
         user = ranker.encode_user(random_request(dataset.encoders.space(), 12))

@@ -42,23 +42,25 @@ class LinearHead:
         self._ranker = ranker
         generator = torch.Generator().manual_seed(SEED)
         self._sample = catalog.chosen(torch.randperm(len(catalog), generator=generator)[:SAMPLE].sort().values)
-        known = item_vectors(*self._sample.widened()).double()
+        known = item_vectors(*self._sample.widened())
         self._known = torch.cat([known, known.new_ones(len(known), 1)], 1)
-        gram = self._known.T @ self._known
+        exact = self._known.double()
+        gram = exact.T @ exact
         ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-9)
-        self._inverse = torch.linalg.solve(_with_ridge(gram, ridge), self._known.T)
+        self._inverse = torch.linalg.solve(_with_ridge(gram, ridge), exact.T).float()
         self._prior = _with_ridge(PRIOR * gram, BEST * ridge)
 
     def query(self, user: UserState, task: int = 0) -> Tensor:
         """u [width] of one request, fp32: items with a large <a_c, u> have a large logit."""
         with torch.inference_mode():
-            logits = score_candidates(self._ranker, user, self._sample)[:, task].double()
+            logits = score_candidates(self._ranker, user, self._sample)[:, task]
             overall = self._inverse @ logits
             best = logits.topk(math.ceil(BEST * len(logits))).indices
-            known = self._known[best]
+            known = self._known.index_select(0, best)
             missed = known.T @ (logits[best] - known @ overall)
-            corrected = overall + torch.linalg.solve(self._prior + known.T @ known, missed)
-            query: Tensor = corrected[:-1].float()
+            factor = torch.linalg.cholesky(self._prior + known.T @ known)  # of the two, `_prior` is fp64
+            correction = torch.cholesky_solve(missed.double()[:, None], factor)[:, 0]
+            query: Tensor = (overall + correction.float())[:-1]
         return query
 
 
