@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 from pathlib import Path
 
-import pytest
 from calling import answer, limerank, refusal
+from engines import need
 
 
 def test_recommend_is_rank_without_what_was_seen(store: Path) -> None:
@@ -50,11 +48,7 @@ def test_a_deadline_that_is_over_has_an_exit_code(store: Path) -> None:
 
 
 def test_an_index_is_made_and_used(store: Path, tmp_path: Path) -> None:
-    if importlib.util.find_spec("faiss") is None:
-        missing = "faiss is not installed: pip install 'limerank[faiss]'"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    need("faiss", "faiss")
     shutil.copytree(store, tmp_path / "store")
     small = ("--k", "10", "--candidates", "60", "--users", "8")
     made = answer("bundle", "index", tmp_path / "store", *small)

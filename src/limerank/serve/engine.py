@@ -170,10 +170,12 @@ class Engine:
         if min(k, candidates) < 1:
             raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
         check_diversify(self.bundle, diversify)
-        column, besides = self._task(task), 0
-        if filter_seen and retriever != "exact":
-            besides = len(self.catalog.seen_rows(user_id, events))
-        retrieving = self.retrievers.start(retriever, user_id, candidates + besides, column, record)
+        column, asked = self._task(task), candidates
+
+        def count() -> int:
+            return asked + (len(self.catalog.seen_rows(user_id, events)) if filter_seen else 0)
+
+        retrieving = self.retrievers.start(retriever, user_id, count, column, record)
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         limit = k if diversify is None else considered(k)
         ranking = self._ranked(user_id, retrieving.candidates, record, request, limit, column, filter_seen)

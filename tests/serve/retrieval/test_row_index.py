@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engines import need
 
 from limerank.api.dataset import Dataset
 from limerank.bench.made_up import random_request
@@ -31,11 +31,7 @@ from limerank.serve.scorer import score_candidates
 @pytest.fixture
 def faiss_engine(store: Path, tmp_path: Path) -> Engine:
     """An engine on a store of its own; without FAISS a skip, on CI a failure."""
-    if importlib.util.find_spec("faiss") is None:
-        missing = "faiss is not installed: pip install 'limerank[faiss]'"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    need("faiss", "faiss")
     shutil.copytree(store, tmp_path / "store")
     return Engine.open(tmp_path / "store")
 
@@ -113,7 +109,7 @@ def test_a_large_catalog_with_an_index_uses_it_by_default(
     assert faiss_engine.recommend("u2").retrieved_by == ["faiss"]
 
 
-def test_an_index_goes_with_its_bundle(faiss_engine: Engine, runs: dict[str, object]) -> None:
+def test_an_index_goes_with_its_bundle(faiss_engine: Engine) -> None:
     store = BundleStore.open(faiss_engine.bundle.path.parent.parent)
     build_index(faiss_engine.bundle, users=3)
     old = faiss_engine.bundle.path

@@ -41,24 +41,26 @@ class Retrievers:
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        self._lock = threading.Lock()
+        self._counting, self._opening = threading.Lock(), threading.Lock()
         self._popular: Popular | None = None
         self._index: StateRetriever | None = None
 
     def popular(self) -> Popular:
         """The catalog by popularity."""
-        with self._lock:
+        with self._counting:
             self._popular = self._popular or Popular(self._bundle)
             return self._popular
 
     def index(self) -> StateRetriever:
         """The FAISS index of the bundle's rows."""
-        with self._lock:
+        with self._opening:
             self._index = self._index or ready_index(self._bundle)
             return self._index
 
-    def start(self, wanted: Retrieval | None, user_id: str, count: int, task: int, record: RequestRecord) -> Retrieving:
-        """Begin to retrieve `count` candidates with each retriever; outside ones work from now on."""
+    def start(
+        self, wanted: Retrieval | None, user_id: str, count_of: Callable[[], int], task: int, record: RequestRecord
+    ) -> Retrieving:
+        """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on."""
         outside, names = {}, []
         for one in self._listed(wanted):
             names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
@@ -66,6 +68,7 @@ class Retrievers:
                 outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
         if "exact" in names:
             return Retrieving(names, lambda user: None)
+        count = count_of()
         index = self.index() if "faiss" in names else None
         if "popular" in names:
             outside["popular"] = self.popular()
