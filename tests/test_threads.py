@@ -96,7 +96,7 @@ def test_a_share_of_a_container_limits_the_cores(tmp_path: Path) -> None:
 def test_the_bench_measures_every_way_to_wait() -> None:
     result = run_thread_bench(Progress(quiet=True), items=500, repeats=1, works=["rank"])
     assert [(row.waiting, row.busy_processes) for row in result.rows] == [
-        (waiting, busy) for busy in (0, 1) for waiting in ("one thread", "spin", "sleep")
+        (waiting, busy) for busy in (0, 1) for waiting in ("one thread", "spin", "sleep", "workers")
     ]
     assert all(row.seconds > 0 and row.to_one_thread > 0 for row in result.rows)
     assert {row.threads for row in result.rows if row.waiting == "one thread"} == {1}

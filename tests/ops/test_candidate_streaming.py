@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -23,11 +24,13 @@ from limerank.ops.candidate import (
     candidate_logits,
     candidate_probabilities,
     fold_values,
-    logit_spans,
+    over_spans,
     row_error_bound,
     score_error_bound,
 )
+from limerank.ops.dealing import Deal, in_order
 
+T = TypeVar("T")
 ROW_TYPES = ["fp32", "fp16", "u8"]
 
 
@@ -104,6 +107,48 @@ def test_equal_rows_score_equal_wherever_they_stand(row_type: str, tasks: int, t
         assert bool((scores == scores[0]).all()), count
 
 
+def test_equal_logits_have_equal_probabilities_wherever_they_stand() -> None:
+    """Whole vectors of a sigmoid and what is left behind the last: 1,000 logits, each repeated a number of times."""
+    store = RowStore(torch.randn(1000, 1, generator=torch.Generator().manual_seed(0)), torch.zeros(1000, 1))
+    head = RequestHead(torch.ones(1, 1), torch.full((1,), 9.0), [(torch.ones(1, 1), torch.full((1,), -9.0))])
+    for tasks in (1, 3):
+        weight, bias = head.layers[-1]
+        some = RequestHead(head.matrix, head.offset, [(weight.expand(tasks, 1), bias.expand(tasks))])
+        for repeats in (1, 17, 33, 49, 70):
+            index = torch.arange(1000).repeat_interleave(repeats)
+            scores = candidate_probabilities(store, some, index, block=48).view(1000, -1)
+            assert bool((scores == scores[:, :1]).all()), (tasks, repeats)
+
+
+@pytest.mark.parametrize("row_type", ROW_TYPES)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_who_does_which_span_changes_nothing(row_type: str, indexed: bool) -> None:
+    """Bit for bit, ties included: spans in order, in reverse, and by threads that take the next one each."""
+    few = make_case(60, 12, (10, 6), 2, row_type)
+    store, head = (few[0].chosen(torch.arange(5000) % 60), few[1])
+    index = torch.randint(0, 5000, (4500,), generator=torch.Generator().manual_seed(1)) if indexed else None
+
+    def backwards(works: Sequence[Callable[[], T]]) -> list[T]:
+        return [work() for work in reversed(works)][::-1]
+
+    def everything(deal: Deal) -> list[Tensor]:
+        top = best_candidates(store, head, 100, 1, index, block=64, deal=deal)
+        logits, probabilities = (
+            of(store, head, index, block=64, deal=deal) for of in (candidate_logits, candidate_probabilities)
+        )
+        return [top.positions, top.scores, top.values, logits, probabilities]
+
+    expected = everything(in_order)
+    with ThreadPoolExecutor(3) as threads:
+
+        def together(works: Sequence[Callable[[], T]]) -> list[T]:
+            return [done.result() for done in [threads.submit(work) for work in works]]
+
+        for deal in (backwards, together):
+            for same, got in zip(expected, everything(deal), strict=True):
+                assert torch.equal(same, got)
+
+
 @pytest.mark.parametrize("row_type", ROW_TYPES)
 def test_rows_of_width_zero_score_by_their_head_part(row_type: str) -> None:
     store, head = make_case(50, 0, (8,), 2, row_type)
@@ -143,7 +188,7 @@ def test_nothing_unwritten_is_read(row_type: str, monkeypatch: pytest.MonkeyPatc
             candidate_logits(store, head),
             candidate_logits(store, head, index, block=1024),
             candidate_probabilities(store, head, index),
-            *(span.values.clone() for span in logit_spans(store, head, index)),
+            *over_spans(lambda span: span.values.clone(), store, head, index),
             top.positions,
             top.values,
             *row_error_bound(store, index),

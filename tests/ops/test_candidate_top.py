@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -16,11 +17,15 @@ from limerank.ops.candidate import RunningTop, Top
 scores_with_ties = st.lists(st.sampled_from([-math.inf, -1.0, 0.0, -0.0, 0.5, 1.0, math.inf]), max_size=80)
 
 
-def run(scores: list[float], k: int, cuts: list[int]) -> Top:
+def run(scores: list[float], k: int, cuts: list[int], order: random.Random | None = None) -> Top:
+    """The best of a stream that is cut into blocks; with `order`, blocks come in an order of its own."""
     top, values = RunningTop(k), torch.arange(2 * len(scores), dtype=torch.float32).view(-1, 2)
-    edges = [0, *sorted(min(cut, len(scores)) for cut in cuts), len(scores)]
-    for start, stop in pairwise(edges):
-        top.add(torch.tensor(scores[start:stop], dtype=torch.float32), values[start:stop])
+    blocks = list(pairwise([0, *sorted(min(cut, len(scores)) for cut in cuts), len(scores)]))
+    if order is not None:
+        order.shuffle(blocks)
+    for start, stop in blocks:
+        where = None if order is None else start
+        top.add(torch.tensor(scores[start:stop], dtype=torch.float32), values[start:stop], where)
     return top.result()
 
 
@@ -34,12 +39,23 @@ def test_equal_to_a_stable_sort(scores: list[float], k: int, cuts: list[int]) ->
     assert top.values[:, 0].tolist() == [2 * position for position in expected]
 
 
+@given(scores_with_ties, st.integers(0, 100), st.lists(st.integers(0, 80), max_size=12), st.randoms())
+def test_blocks_may_come_in_any_order(scores: list[float], k: int, cuts: list[int], order: random.Random) -> None:
+    """Of equal scores the earlier in the stream stands first, whichever was added first."""
+    expected, top = run(scores, k, cuts), run(scores, k, cuts, order)
+    assert torch.equal(top.positions, expected.positions)
+    assert torch.equal(top.scores, expected.scores)
+    assert torch.equal(top.values, expected.values)
+
+
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 400))
 def test_few_of_many(seed: int, k: int, block: int) -> None:
-    """Random scores rounded to few values, in blocks much larger and much smaller than k."""
+    """Random scores rounded to few values, in blocks much larger and much smaller than k, in order and in any order."""
     scores = torch.rand(2000, generator=torch.Generator().manual_seed(seed)).mul(50).round()
-    top = run(scores.tolist(), k, list(range(block, 2000, block)))
-    assert torch.equal(top.positions, scores.argsort(descending=True, stable=True)[:k])
+    expected = scores.argsort(descending=True, stable=True)[:k]
+    for order in (None, random.Random(seed)):
+        top = run(scores.tolist(), k, list(range(block, 2000, block)), order)
+        assert torch.equal(top.positions, expected)
 
 
 def test_memory_stays_with_k() -> None:

@@ -184,7 +184,7 @@ def test_empty_states() -> None:
     links(dtype=torch.float32).append(other, *events(3, dtype=torch.float32)[:2])
     assert empty.mass.eq(0).all()
     assert other.mass.gt(0).all()
-    assert empty.bytes == HEADS * LINKS * (8 + 4 + 4 * VALUE)
+    assert empty.bytes == HEADS * LINKS * (8 + 4 + 4 + 4 * VALUE)
 
 
 def call(**changes: Any) -> Callable[[], object]:

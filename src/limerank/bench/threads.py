@@ -1,4 +1,4 @@
-"""How threads wait, measured: one thread, threads that spin and threads that sleep, alone and beside a busy process.
+"""How threads wait, measured: one thread, threads that spin, that sleep, and workers; alone and beside a busy process.
 
 Every contestant is a process of its own; in every round each does its work once while the others sleep.
 """
@@ -25,6 +25,7 @@ WORKS = {"rank": "one ranking of the catalog", "train": "20 training steps of TT
 SPIN = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """What GNU's and LLVM's OpenMP do when nobody says anything."""
 BURNER = "while True: pass"
+WORKERS = "workers"
 
 
 class ThreadRow(BaseModel):
@@ -32,7 +33,7 @@ class ThreadRow(BaseModel):
 
     work: str
     waiting: str
-    """`one thread`, `spin` or `sleep`"""
+    """`one thread`, `spin`, `sleep`, or `workers`, which never wait for each other; only the engine has those"""
     threads: int
     busy_processes: int
     seconds: float
@@ -80,7 +81,7 @@ def run_thread_bench(
         cores=cores,
         items=items,
         repeats=repeats,
-        chosen=f"commands: one thread, unless --threads; several threads: {POLICY}={SLEEP}",
+        chosen=f"engine: workers; elsewhere: one thread, unless --threads; several threads: {POLICY}={SLEEP}",
         gemm_gflops=gemm_gflops(),
         copy_gbytes_per_second=copy_gbytes(),
         rows=rows,
@@ -91,11 +92,13 @@ def run_thread_bench(
 def _contestants(work: str, cores: int, items: int) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """A process for each way to wait, warm and asleep."""
     ways = {"one thread": (1, SPIN), "spin": (cores, SPIN), "sleep": (cores, {})}
+    if work == "rank":
+        ways[WORKERS] = (cores, SPIN)
     plain = {name: value for name, value in os.environ.items() if name not in CHOICES}
     with ExitStack() as stack:
         processes = {}
         for name, (threads, policy) in ways.items():
-            command = [sys.executable, "-m", "limerank.bench.thread_work", work, str(threads), str(items)]
+            command = [sys.executable, "-m", "limerank.bench.thread_work", work, str(threads), str(items), name]
             processes[name] = stack.enter_context(_process(command, {**plain, **policy}))
             if _line(processes[name]) != "ready":
                 raise RuntimeError(f"{' '.join(command[1:])} did not start")

@@ -188,7 +188,7 @@ def threads(
     repeats: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 7,
     as_json: JsonOption = False,
 ) -> None:
-    """How threads wait: one thread, spinning and sleeping ones, alone and beside a busy process (a minute or two)."""
+    """How threads wait: one, spinning, sleeping ones and workers, alone and beside a busy process (a minute or two)."""
     from limerank.bench.threads import WORKS, run_thread_bench
 
     result = run_thread_bench(progress_for(as_json), items=items, repeats=repeats)

@@ -23,6 +23,15 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Compute threads; more pay with large models on idle cores. Default: 1."),
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        help="Worker threads; they change no answer and do not wait for each other. Default: one for each core "
+        "that the process may use.",
+    ),
+]
 LEVELS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 NAMES_SHOWN = 10
 PIPE_WIDTH = 160  # what is piped is not cut to a terminal

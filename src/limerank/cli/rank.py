@@ -11,7 +11,7 @@ import typer
 from limerank.cli.common import (
     JsonOption,
     StoreArgument,
-    ThreadsOption,
+    WorkersOption,
     emit_json,
     emit_table,
     listed,
@@ -76,7 +76,7 @@ def rank(
     ] = None,
     deadline_ms: DeadlineOption = None,
     bundle: BundleOption = None,
-    threads: ThreadsOption = None,
+    threads: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank candidates for one user with a store's active bundle."""
@@ -84,8 +84,8 @@ def rank(
 
     if layer is not None and explain is None:
         raise UsageError(f"--layer {layer}: says what --explain shows; add --explain N")
-    use_threads(threads)
-    engine = Engine.open(store, bundle)
+    use_threads(None)  # of torch, outside the engine
+    engine = Engine.open(store, bundle, threads=threads)
     if explain is not None:
         from limerank.serve.explanation.link_profiles import lime_ranker
 

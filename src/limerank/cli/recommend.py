@@ -9,7 +9,7 @@ import typer
 from limerank.cli.common import (
     JsonOption,
     StoreArgument,
-    ThreadsOption,
+    WorkersOption,
     emit_json,
     emit_table,
     parse_pairs,
@@ -70,15 +70,15 @@ def recommend(
     task: TaskOption = None,
     deadline_ms: DeadlineOption = None,
     bundle: BundleOption = None,
-    threads: ThreadsOption = None,
+    threads: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Recommend items to one user with a store's active bundle."""
     from limerank.serve.engine import Engine
 
-    use_threads(threads)
+    use_threads(None)  # of torch, outside the engine
     chosen = _diversify(diversify, at_most)
-    engine = Engine.open(store, bundle)
+    engine = Engine.open(store, bundle, threads=threads)
     request = parse_request(context, event, now, task)
     for budget in (None, deadline_ms):  # the first call maps the rows and allocates
         ranking = engine.recommend(

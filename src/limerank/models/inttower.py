@@ -64,7 +64,10 @@ class IntTowerRanker(Ranker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         pool = segment_mean if self.options.pooling == "mean" else segment_sum
         pooled = pool(self.history(inputs), inputs.history.offsets)
-        context = self.context_tower(inputs.users, inputs.context)
+        return self.user_state(pooled, self.context_tower(inputs.users, inputs.context))
+
+    def user_state(self, pooled: Tensor, context: Tensor) -> UserState:
+        """What candidates meet, from the pooled history [B, d] and E^C."""
         state = torch.cat([pooled, context], 1)
         if self.gate is not None:
             state = self.gate(state)

@@ -11,7 +11,7 @@ from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
 from limerank.nn.layers.attention import HeadProjection, RMSNorm, start_aligned
 from limerank.nn.layers.decayed_attention import DecayedAttention, decay_rates
-from limerank.ops.linear_attention import decay_to_end, outer_sums
+from limerank.ops.linear_attention import decayed_sums
 from limerank.schema import FeatureSpace
 
 
@@ -57,11 +57,17 @@ class LightningRanker(FactorizedRanker):
         rows, offsets = self.history(inputs), inputs.history.offsets
         for layer in self.layers:
             rows = layer(rows, offsets)
-        keys, values = (functional.silu(part) for part in self.to_keys_values(rows))
-        decay = decay_to_end(self.rates, offsets, rows.shape[0])
-        state = outer_sums(keys * decay[..., None], values, offsets)
         context = self.context_tower(inputs.users, inputs.context)
-        return UserState((state,), self.head.from_user(context))
+        return UserState((self.state_after(rows, offsets),), self.head.from_user(context))
+
+    def state_after(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """S_N [B, H, a, v] of the last layer, from histories [sum_n, d] after the others."""
+        keys, values = (functional.silu(part) for part in self.to_keys_values(rows))
+        return decayed_sums(keys, values, self.rates, offsets)
+
+    def decayed_layers(self) -> list[DecayedAttention]:
+        """The layers before the last, by their type."""
+        return [layer for layer in self.layers if isinstance(layer, DecayedAttention)]
 
     def item_rows(self, items: Tensor) -> Tensor:
         (queries,) = self.to_queries(items)

@@ -98,7 +98,10 @@ class LimeRanker(FactorizedRanker):
     def encode_user(self, inputs: UserInputs) -> UserState:
         context = self.context_tower(inputs.users, inputs.context)
         reading, chosen = self.reading_links(context)
-        personalized = self.personalize(reading, inputs)
+        return self.user_state(self.personalize(reading, inputs), context, chosen)
+
+    def user_state(self, personalized: Tensor, context: Tensor, chosen: tuple[Tensor, Tensor] | None) -> UserState:
+        """What candidates read, from L^P [B, l, d], E^C and which links were selected."""
         if self.options.context == "after":
             personalized = self.context_mix(personalized, context)
         (values,) = self.link_values(personalized)

@@ -55,6 +55,10 @@ class PMARanker(QueriedRanker):
         context = self.context_tower(inputs.users, inputs.context)
         queries, own = self.seed_queries(self.context_mix(self.seeds(), context))
         read = self.history_keys_values.pool(queries, self.distinct_history(inputs), inputs.history.offsets)
+        return self.user_state(own, read, context)
+
+    def user_state(self, own: Tensor, read: Tensor, context: Tensor) -> UserState:
+        """What candidates read, from the seeds' own rows and what they have read, both [B, q, H, v]."""
         first = self.first_norm((own + read).flatten(2))
         pooled = self.second_norm(first + functional.relu(self.mix(first)))
         return UserState(self.pooled_keys_values(pooled), self.head.from_user(context))

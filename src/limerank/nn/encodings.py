@@ -57,9 +57,19 @@ class HistoryEncoding(nn.Module):
     def forward(self, embedded: Tensor, inputs: UserInputs) -> Tensor:
         """E [sum_n, d] with the encoding added."""
         if self.encoding == "calendar":
-            hour, weekday = hour_and_weekday(self._times(inputs.history.times))
-            return embedded + self.table.index_select(0, hour) + self.table.index_select(0, HOURS + weekday)
+            return self.part(embedded, inputs.history.times, 0)
         return embedded + self.table.index_select(0, self._rows(inputs))
+
+    def part(self, embedded: Tensor, times: Tensor | None, before: int) -> Tensor:
+        """E of some consecutive events of one history, `before` of whose events stand in front of them.
+
+        Only for encodings that keep caches (`KEEPS_CACHES`).
+        """
+        if self.encoding == "calendar":
+            hour, weekday = hour_and_weekday(self._times(times))
+            return embedded + self.table.index_select(0, hour) + self.table.index_select(0, HOURS + weekday)
+        position = torch.arange(before, before + embedded.shape[0], device=embedded.device)
+        return embedded + self.table.index_select(0, position.clamp(max=self.table.shape[0] - 1))
 
     def _rows(self, inputs: UserInputs) -> Tensor:
         history = inputs.history

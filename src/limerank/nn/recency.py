@@ -39,6 +39,11 @@ class Recency(nn.Module):
         return -self.decay() * days_before_latest(times, offsets)[:, None].to(self.raw.dtype)
 
 
+def days(times: Tensor) -> Tensor:
+    """Milliseconds since 1970 as days, float64: the unit of the decay."""
+    return times.double() / DAY
+
+
 def days_before_latest(times: Tensor | None, offsets: Tensor) -> Tensor:
     """[sum_n], float64: how long each event lies before the latest of its history, in days."""
     if times is None:

@@ -65,6 +65,11 @@ def decay_to_end(rates: Tensor, offsets: Tensor, count: int) -> Tensor:
     return torch.exp(-later[:, None] * rates)
 
 
+def decayed_sums(keys: Tensor, values: Tensor, rates: Tensor, offsets: Tensor) -> Tensor:
+    """sum_j lambda_h^(N - j) k_j v_j^T [B, H, a, v] of jagged keys and values: the state behind each history."""
+    return outer_sums(keys * decay_to_end(rates, offsets, keys.shape[0])[..., None], values, offsets)
+
+
 def decayed_causal(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor, chunk: int = CHUNK) -> Tensor:
     """q_i sum_(j <= i) exp(-rate_h (i - j)) k_j v_j^T for queries and keys [B, n, H, a], values [B, n, H, v].
 

@@ -2,13 +2,14 @@
 
 Work is left out in this order, and each time the answer's `degraded` says what and why:
 
-1. the user stage reads the latest events only, as many as fit half of the time, by what it took before;
+1. the user stage reads the latest events only, as many as fit half of the time, by what it took before (unless a state
+   is kept of the user);
 2. retrieval that ran beside it is then waited for during half of the time that is left; if nothing came, the most
    popular items stand in for what it would have found;
 3. candidates are scored block by block until time is up: the answer is the best of those that were scored;
 4. a list is not diversified any more when time is up.
 
-A request whose time is up when it arrives is refused (`DeadlineError`): nobody waits for its answer. One that was begun
+A request whose time is up when it arrives, or when a worker takes it up, is refused (`DeadlineError`): nobody waits for its answer. One that was begun
 is answered, late if it must be: its first block of candidates is always scored.
 """
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from limerank.errors import DeadlineError, UsageError
-from limerank.ops.candidate import RequestHead, RowStore, RunningTop, Top, best_candidates
+from limerank.ops.candidate import RequestHead, RowStore, RunningTop, Top
 from limerank.serve.timeline import Seconds, Timeline
 
 FIRST_BLOCK, BLOCK = 4096, 32768
@@ -34,6 +35,8 @@ USER_FRACTION = WAITING_FRACTION = 0.5
 LEAST_EVENTS = 8
 """A history is never cut shorter: so few events cost hardly more than none."""
 NEW_FRACTION, TRIED_AGAIN = 0.3, 0.95
+Best = Callable[[RowStore, RequestHead, int, int, Tensor | None], Top]
+"""`limerank.ops.candidate.best_candidates`, or another that gives the same."""
 
 
 class Deadline:
@@ -82,12 +85,21 @@ class RequestRecord:
     def begin(cls, deadline_ms: float | Deadline | None) -> RequestRecord:
         """A request that arrives; refused if its time is up already."""
         deadline = Deadline.of(deadline_ms)
-        if deadline.over():
+        record = cls(deadline, Timeline(deadline.clock))
+        record._refuse_if_over()
+        return record
+
+    def leave_queue(self) -> None:
+        """A worker takes the request up; refused if its time ran out while it waited for one."""
+        self.timeline.lap("queue")
+        self._refuse_if_over()
+
+    def _refuse_if_over(self) -> None:
+        if self.deadline.over():
             raise DeadlineError(
-                f"the deadline of {deadline.milliseconds:g} ms was over {-deadline.left():.0f} ms before any work "
-                "began; give requests more time, or fewer of them to this process"
+                f"the deadline of {self.deadline.milliseconds:g} ms was over {-self.deadline.left():.0f} ms before any "
+                "work began; give requests more time, or fewer of them to this process"
             )
-        return cls(deadline, Timeline(deadline.clock))
 
 
 class UserStageCost:
@@ -151,14 +163,14 @@ def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> i
 
 def best_in_time(
     record: RequestRecord,
+    best: Best,
     store: RowStore,
     head: RequestHead,
     k: int,
     task: int,
     index: Tensor | None,
-    best: Callable[[RowStore, RequestHead, int, int, Tensor | None], Top] = best_candidates,
 ) -> tuple[Top, int]:
-    """The best of the candidates that can be scored in time, as `best_candidates` gives them, and how many were not.
+    """The best of the candidates that can be scored in time, as `best` gives them, and how many were not scored.
 
     Without a deadline these are all. Scored in time or not, the first block always is.
     """
@@ -168,16 +180,10 @@ def best_in_time(
     kept, positions, start = RunningTop(k), [], 0
     while start < count and not (start and record.deadline.over()):
         stop = min(start + (BLOCK if start else FIRST_BLOCK), count)
-        part, chosen = (_between(store, start, stop), None) if index is None else (store, index[start:stop])
+        part, chosen = (store.between(start, stop), None) if index is None else (store, index[start:stop])
         top = best(part, head, min(k, stop - start), task, chosen)
         kept.add(top.scores, top.values)
         positions.append(top.positions + start)
         start = stop
     found = kept.result()
     return Top(torch.cat(positions)[found.positions], found.scores, found.values), count - start
-
-
-def _between(store: RowStore, start: int, stop: int) -> RowStore:
-    """Some items of a store, one behind the other, as a view."""
-    scale = None if store.scale is None else store.scale[start:stop]
-    return RowStore(store.rows[start:stop], store.head_part[start:stop], scale)

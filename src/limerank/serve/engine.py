@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
 from limerank.batch import UserInputs
@@ -23,18 +24,19 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState
-from limerank.ops.candidate import candidate_probabilities
+from limerank.ops.candidate import best_candidates, candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
 from limerank.serve.deadline import Deadline, RequestRecord, UserStageCost, best_in_time, events_in_time
 from limerank.serve.ranking import Ranking, ranking_frame
-from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
+from limerank.serve.requests import Asked, Event, RequestReader, checked_id, checked_ids
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
 from limerank.serve.retrieval.recommending import Retrieval, Retrievers, diversified
 from limerank.serve.scorer import choose_path, request_head
-from limerank.threads import warn_if_spinning
+from limerank.serve.states import How, UserSource, UserStates
+from limerank.serve.workers import Workers, in_a_worker
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,61 @@ class EncodedRequest:
     state: UserState
     known_user: bool
     history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+STATES_BYTES = 2**28
+"""What an engine keeps of users between requests, unless it is told otherwise."""
 
 
 class Engine:
-    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened."""
+    """Ranks candidates with one verified bundle; an engine keeps the bundle it opened until another is opened.
 
-    def __init__(self, bundle: Bundle) -> None:
-        warn_if_spinning()
+    All methods may be called from many threads at once. The engine computes on worker threads of its own, by default
+    one for each core this process may use, and what it answers does not depend on how many. They end with `close`, at
+    the end of a `with` block, or when the engine is not used any more.
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int | None = None, states: int | UserStates = STATES_BYTES) -> None:
+        self.workers = Workers(threads)
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
+        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
         self.retrievers = Retrievers(bundle)
         self._cost = UserStageCost()
 
     @classmethod
-    def open(cls, store: AnyPath | BundleStore, bundle_id: str | None = None) -> Engine:
-        """An engine on a store's active bundle, or on the one named; the bundle is verified."""
+    def open(
+        cls,
+        store: AnyPath | BundleStore,
+        bundle_id: str | None = None,
+        *,
+        threads: int | None = None,
+        states: int | UserStates = STATES_BYTES,
+    ) -> Engine:
+        """An engine on a store's active bundle, or on the one named; the bundle is verified.
+
+        `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
+        be kept of users between requests (0: nothing), or states that several engines have in common.
+        """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id))
+        return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
+
+    def close(self) -> None:
+        """End the worker threads when the requests that were made are answered; there can be no other request."""
+        self.workers.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def rank(
         self,
@@ -105,12 +143,16 @@ class Engine:
         task: str | None = None,
         exclude_seen: bool = False,
     ) -> pl.DataFrame:
-        """The rankings of several users, one below the other, with a column user_id; context and time are shared."""
+        """The rankings of several users, one below the other, with a column user_id; context and time are shared.
+
+        Each worker takes the next user; only when there are fewer users left than workers do several rank for one.
+        """
         users = checked_ids(user_ids, "user_ids")
-        rankings = [
-            self.answer(user, item_ids, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen)
-            for user in users
-        ]
+        chosen = None if item_ids is None else checked_ids(item_ids, "item_ids")
+        request = partial(
+            self.answer, context=context, now=now, limit=limit, task=task, exclude_seen=exclude_seen, item_ids=chosen
+        )
+        rankings = self.workers.deal([partial(request, user) for user in users])
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
         return ranking_frame(self.bundle, rankings).insert_column(0, owners)
@@ -180,8 +222,11 @@ class Engine:
         limit = k if diversify is None else considered(k)
         ranking = self._ranked(user_id, retrieving.candidates, record, request, limit, column, filter_seen)
         ranking = replace(ranking, retrieved_by=retrieving.names)
-        return ranking if diversify is None else diversified(ranking, self.bundle, diversify, k, column, record)
+        if diversify is None:
+            return ranking
+        return self.workers.run(partial(diversified, ranking, self.bundle, diversify, k, column, record))
 
+    @in_a_worker
     def _ranked(
         self,
         user_id: str,
@@ -196,11 +241,11 @@ class Engine:
         user_id, clock, events = checked_id(user_id, "user_id"), record.timeline, request["events"]
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
-        most_events = None
-        if record.deadline.limited:
-            most_events = events_in_time(record, self._cost, self.requests.history_length(user_id, events))
-        encoded = self.encode_user(user_id, **request, most_events=most_events)
-        self._cost.observe(encoded.history_used, clock.lap("user"))
+        record.leave_queue()
+        encoded = self._encoded(self.requests.ask(user_id, request["context"] or {}, events, request["now"]), record)
+        took = clock.lap("user")
+        if encoded.how == "computed":
+            self._cost.observe(encoded.history_used, took)
         item_ids = candidates_of(encoded.state)
         rows = None if item_ids is None else self.catalog.rows_of(item_ids)
         seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
@@ -210,12 +255,12 @@ class Engine:
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
         path = choose_path(self.ranker, candidates)
-        with torch.inference_mode():
-            head = request_head(self.ranker, encoded.state, path)
-            store, index = self.catalog.candidates(rows)
-            wanted = candidates if limit is None else min(limit, candidates)
-            besides = len(seen) if rows is None else 0
-            top, unscored = best_in_time(record, store, head, wanted + besides, task, index)
+        head = request_head(self.ranker, encoded.state, path)
+        store, index = self.catalog.candidates(rows)
+        wanted = candidates if limit is None else min(limit, candidates)
+        besides = len(seen) if rows is None else 0
+        best = partial(best_candidates, deal=self.workers.deal)
+        top, unscored = best_in_time(record, best, store, head, wanted + besides, task, index)
         if rows is None:  # what was seen needed no score
             unscored -= int((seen >= len(store) - unscored + FIRST_ITEM_ROW).sum())
         record.leave_unscored(unscored, candidates)
@@ -235,6 +280,7 @@ class Engine:
             tasks=self.bundle.manifest.tasks,
             bundle=self.bundle.manifest.id,
             known_user=encoded.known_user,
+            user_state=encoded.how,
             history_used=encoded.history_used,
             candidates=candidates - unscored,
             unknown_items=self._unknown(item_ids, rows),
@@ -247,6 +293,7 @@ class Engine:
             unscored=unscored,
         )
 
+    @in_a_worker
     def encode_user(
         self,
         user_id: str,
@@ -254,25 +301,29 @@ class Engine:
         context: dict[str, Any] | None = None,
         events: Sequence[Event] = (),
         now: int | None = None,
-        most_events: int | None = None,
     ) -> EncodedRequest:
-        """The user stage alone; run it while retrieval runs, then `score` what retrieval found.
+        """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
+        return self._encoded(self.requests.ask(user_id, context or {}, events, now), RequestRecord.begin(None))
 
-        Of the history at most the latest `most_events` are read.
-        """
-        inputs, known = self.requests.read(user_id, context or {}, events, now, most_events)
-        with torch.inference_mode():
-            state = self.ranker.encode_user(inputs)
-        return EncodedRequest(state, known, len(inputs.history.item_of_event))
+    def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
+        used = asked.count - self.requests.first_kept(asked)
+        if self.states is None or not self.states.knows(self.users, asked.user_id):
+            readable = events_in_time(record, self._cost, used)
+            if readable < used:
+                return EncodedRequest(self.users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
+        if self.states is None:
+            return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(self.users, asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
 
+    @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
         store, index = self.catalog.candidates(None if item_ids is None else self.catalog.rows_of(item_ids))
         path = choose_path(self.ranker, len(store) if index is None else len(index))
-        with torch.inference_mode():
-            head = request_head(self.ranker, request.state, path)
-            probabilities: NDArray[np.float32] = candidate_probabilities(store, head, index).numpy()
-        return probabilities
+        head = request_head(self.ranker, request.state, path)
+        probabilities = candidate_probabilities(store, head, index, deal=self.workers.deal)
+        return probabilities.numpy()
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None

@@ -27,6 +27,8 @@ class Ranking:
     """The id of the bundle that answered."""
     known_user: bool
     """Whether the bundle has a history of this user."""
+    user_state: str
+    """`cached`: nothing new had happened; `appended`: only new events were read; `computed`: the whole history was."""
     history_used: int
     """Events that were read."""
     candidates: int
@@ -40,7 +42,8 @@ class Ranking:
     path: str
     """How they were scored: `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact scores."""
     milliseconds: dict[str, float]
-    """By stage: user, lookup, interact, select, and of a recommendation retrieve, wait, diversify; and in total."""
+    """By stage: queue (for a free worker), user, lookup, interact, select, and of a recommendation retrieve, wait and
+    diversify; and in total."""
     timeline: list[Span] = field(default_factory=list)
     """When each stage began and ended, and on which thread."""
     retrieved_by: list[str] = field(default_factory=list)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limerank.batch import Features, UserInputs
+from limerank.batch import Features, History, UserInputs
 from limerank.data.batches import make_history
 from limerank.data.store.encoders import encode_rows
 from limerank.data.store.manifest import UNKNOWN_ROW
@@ -32,61 +32,120 @@ class Event:
     time: int | None = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request, checked and encoded, but with nothing of its stored history touched yet.
+
+    The user's events are numbered: first those at `stored` in the bundle's histories, then the new ones.
+    """
+
+    user_id: str
+    user_row: int
+    stored: slice
+    items: NDArray[np.int64]
+    """The item rows of the new events."""
+    events: NDArray[np.int64]
+    """Their encoded features [new, features]."""
+    times: NDArray[np.int64] | None
+    """When they happened; unknown for ready-made histories."""
+    context: NDArray[np.int64]
+    """The encoded context [1, features]."""
+    at: int | None
+    """The time of the request; None where the log had no times, so that no ranker was trained on them."""
+
+    @property
+    def known_user(self) -> bool:
+        """Whether the bundle has a row for the user."""
+        return self.user_row != UNKNOWN_ROW
+
+    @property
+    def count(self) -> int:
+        """How many events the user has, whether they are kept or not."""
+        return int(self.stored.stop - self.stored.start) + len(self.items)
+
+    def latest(self, most: int) -> Asked:
+        """The same request of a user who has only the latest events, at most so many."""
+        dropped = max(0, self.count - most)
+        old = min(dropped, int(self.stored.stop - self.stored.start))
+        new = slice(dropped - old, None)
+        return replace(
+            self,
+            stored=slice(self.stored.start + old, self.stored.stop),
+            items=self.items[new],
+            events=self.events[new],
+            times=None if self.times is None else self.times[new],
+        )
+
+
 class RequestReader:
     """Builds the inputs of the user stage from one bundle's histories, tables and encoders."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-
-    def history_length(self, user_id: str, events: Sequence[Event] = ()) -> int:
-        """How many events the user stage of a request reads."""
-        offsets = self.bundle.histories["offsets"]
-        user_row = int(self.bundle.user_ids.rows_of([user_id])[0])
-        stored = int(offsets[user_row + 1]) - int(offsets[user_row])
-        return min(stored + len(events), self.bundle.manifest.max_history)
+        self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
 
     def read(
-        self,
-        user_id: str,
-        context: dict[str, Any],
-        events: Sequence[Event] = (),
-        now: int | None = None,
-        most_events: int | None = None,
+        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known.
 
-        `events` follow the stored ones in the order given, whatever their times are; of all, at most the latest
-        `most_events` are read.
+        `events` follow the stored ones in the order given, whatever their times are.
         """
+        asked = self.ask(user_id, context, events, now)
+        return self.inputs(asked), asked.known_user
+
+    def ask(self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None) -> Asked:
+        """A request as the bundle's encoders see it; the cost does not depend on the stored history."""
         bundle = self.bundle
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
         user_row = int(bundle.user_ids.rows_of([user_id])[0])
-        offsets = bundle.histories["offsets"]
-        start, end = int(offsets[user_row]), int(offsets[user_row + 1])
-        new_items = bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id"))
-        new_events = encode_rows(bundle.encoders.event, [event.features for event in events])
-        items = np.concatenate([bundle.histories["item"][start:end].numpy(), new_items])
-        encoded = np.concatenate([bundle.histories["events"][start:end].numpy(), new_events])
-        times = self._times(slice(start, end), events, asked_at)
-        most = bundle.manifest.max_history if most_events is None else min(most_events, bundle.manifest.max_history)
-        kept = slice(max(0, len(items) - most), None)
-        history = make_history(
-            bundle.item_table,
-            items[kept],
-            Features(torch.from_numpy(encoded[kept].astype(np.int64))),
-            np.array([0, len(items[kept])]),
-            None if times is None else times[kept],
+        begin, end = self._columns["offsets"][user_row : user_row + 2].tolist()
+        times = None
+        if "times" in self._columns and asked_at is not None:
+            times = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
+        return Asked(
+            user_id=user_id,
+            user_row=user_row,
+            stored=slice(begin, end),
+            items=bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id")),
+            events=encode_rows(bundle.encoders.event, [event.features for event in events]),
+            times=times,
+            context=encode_rows(bundle.encoders.context, [context]),
+            at=asked_at,
         )
-        inputs = UserInputs(
-            users=bundle.user_table.take(torch.tensor([user_row])),
-            context=Features(torch.from_numpy(encode_rows(bundle.encoders.context, [context]))),
-            history=history,
-            times=None if asked_at is None else torch.tensor([asked_at], dtype=torch.int64),
+
+    def first_kept(self, asked: Asked) -> int:
+        """The number of the oldest event that is read: the last `max_history` are."""
+        return max(0, asked.count - self.bundle.manifest.max_history)
+
+    def inputs(self, asked: Asked) -> UserInputs:
+        """What the user stage reads."""
+        return UserInputs(
+            users=self.bundle.user_table.take(torch.tensor([asked.user_row])),
+            context=Features(torch.from_numpy(asked.context)),
+            history=self.history(asked, self.first_kept(asked), asked.count),
+            times=None if asked.at is None else torch.tensor([asked.at], dtype=torch.int64),
         )
-        return inputs, user_row != UNKNOWN_ROW
+
+    def history(self, asked: Asked, first: int, stop: int) -> History:
+        """The events from one number up to another; nothing else is touched."""
+        items = self._part(asked, "item", asked.items, first, stop)
+        return make_history(
+            self.bundle.item_table,
+            items,
+            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
+            np.array([0, len(items)]),
+            None if asked.times is None else self._part(asked, "times", asked.times, first, stop),
+        )
+
+    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
+        """A column of some events, stored or new."""
+        begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
+        stored = self._columns[name][begin + min(first, old) : begin + min(stop, old)].astype(np.int64)
+        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]])
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
@@ -101,14 +160,6 @@ class RequestReader:
                     f"time {given}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"
                 )
         return asked_at
-
-    def _times(self, stored: slice, events: Sequence[Event], asked_at: int | None) -> NDArray[np.int64] | None:
-        """When the stored and the new events happened; unknown for ready-made histories."""
-        times = self.bundle.histories.get("times")
-        if times is None or asked_at is None:
-            return None
-        new = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
-        return np.concatenate([times[stored].numpy(), new])
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
         known = [encoder.name for encoder in self.bundle.encoders.of(role)]

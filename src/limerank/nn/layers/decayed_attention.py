@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from limerank.nn.layers.attention import HeadProjection, RMSNorm
 from limerank.ops.jagged import pad, unpad
-from limerank.ops.linear_attention import decayed_causal
+from limerank.ops.linear_attention import decayed_causal, decayed_sums
 
 
 def decay_rates(heads: int, layer: int, layers: int, strength: float) -> Tensor:
@@ -44,5 +44,20 @@ class DecayedAttention(nn.Module):
             pad(functional.silu(part), offsets) for part in (queries, keys, values)
         )
         mixed = unpad(decayed_causal(queries, keys, values, self.rates), positions)
+        return self._finish(rows, mixed, gate)
+
+    def state_after(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """The states [B, H, a, v] behind histories [sum_n, d] before this layer."""
+        _, keys, values, _ = self.project(rows)
+        return decayed_sums(functional.silu(keys), functional.silu(values), self.rates, offsets)
+
+    def advance(self, rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows [B, d], each the next event behind its state [B, H, a, v], after this layer, and the states after it."""
+        *projected, gate = self.project(rows)
+        queries, keys, values = (functional.silu(part) for part in projected)
+        after = torch.addcmul(keys[..., None] * values[..., None, :], before, torch.exp(-self.rates)[:, None, None])
+        return self._finish(rows, (queries[..., None, :] @ after).squeeze(-2), gate), after
+
+    def _finish(self, rows: Tensor, mixed: Tensor, gate: Tensor) -> Tensor:
         output: Tensor = rows + self.to_output(torch.sigmoid(gate.flatten(1)) * self.norm(mixed.flatten(1)))
         return output

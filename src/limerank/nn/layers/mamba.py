@@ -78,13 +78,26 @@ class MambaBlock(nn.Module):
 
     def step(self, rows: Tensor, before: MambaState) -> Tensor:
         """Rows [M, d] after this block, each as the next event behind its own state; states [M, ...] or [1, ...]."""
-        channels, gate = self.to_inner(self.norm(rows)).chunk(2, dim=-1)
-        earlier = (before.recent * self.taps[1:]).sum(1)
-        inputs = functional.silu(channels * self.taps[0] + earlier + self.taps_bias)
-        delta, write, read = self._selected(inputs)
+        _, gate, inputs, delta, write, read = self._behind(rows, before)
         faded = (delta[..., None] * self._decay()).exp() * before.hidden
         out = (faded @ read[..., None]).squeeze(-1) + delta * inputs * (write * read).sum(-1, keepdim=True)
         return self._finish(rows, out + self.skip * inputs, gate)
+
+    def advance(self, rows: Tensor, before: MambaState) -> tuple[Tensor, MambaState]:
+        """Rows [B, d], each the next event behind its own state, after this block, and the states after it."""
+        channels, gate, inputs, delta, write, read = self._behind(rows, before)
+        faded = (delta[..., None] * self._decay()).exp() * before.hidden
+        hidden = torch.addcmul(faded, (delta * inputs)[..., None], write[:, None])
+        recent = torch.cat([channels[:, None], before.recent[:, :-1]], 1)
+        out = (hidden @ read[..., None]).squeeze(-1) + self.skip * inputs
+        return self._finish(rows, out, gate), MambaState(hidden, recent)
+
+    def _behind(self, rows: Tensor, before: MambaState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Channels, gate and inputs [M, i] of rows as next events, and their delta, B and C."""
+        channels, gate = self.to_inner(self.norm(rows)).chunk(2, dim=-1)
+        earlier = (before.recent * self.taps[1:]).sum(1)
+        inputs = functional.silu(channels * self.taps[0] + earlier + self.taps_bias)
+        return channels, gate, inputs, *self._selected(inputs)
 
     def _carry(self, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Channels before and after the convolution, and the states behind each history: no gates, no outputs."""
@@ -142,14 +155,14 @@ class MambaStack(nn.Module):
 
     def last(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """The last row of each history after all blocks, [B, d]; zero for an empty one."""
-        *earlier, final = self._blocks()
+        *earlier, final = self.blocks()
         for block in earlier:
             rows, _ = block(rows, offsets)
         return final.last(rows, offsets)
 
     def states(self, rows: Tensor, offsets: Tensor) -> tuple[MambaState, ...]:
         """What every block keeps of each history."""
-        *earlier, final = self._blocks()
+        *earlier, final = self.blocks()
         kept = []
         for block in earlier:
             rows, state = block(rows, offsets)
@@ -158,9 +171,10 @@ class MambaStack(nn.Module):
 
     def step(self, rows: Tensor, states: tuple[MambaState, ...]) -> Tensor:
         """Rows [M, d] after all blocks, each as the next event behind the states [M, ...] or [1, ...]."""
-        for block, state in zip(self._blocks(), states, strict=True):
+        for block, state in zip(self.blocks(), states, strict=True):
             rows = block.step(rows, state)
         return rows
 
-    def _blocks(self) -> list[MambaBlock]:
+    def blocks(self) -> list[MambaBlock]:
+        """The blocks, by their type."""
         return [block for block in self.layers if isinstance(block, MambaBlock)]

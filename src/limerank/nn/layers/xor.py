@@ -146,6 +146,18 @@ class XorLayer(GatedLayer):
             return weights
         return weights * offsets.diff().index_select(0, request)[:, None, None]
 
+    def sources_after(self, sources: Tensor, theirs: Projected, offsets: Tensor) -> Tensor:
+        """The history's side alone: sources [sum_n, d] after this layer, from the links' projections as they were."""
+        own = self.project(sources)
+        out_s = self._read(own, theirs, offsets)
+        if self.design.normalizer == "none":
+            out_s = out_s * theirs.keys.shape[1]
+        return self.finish(sources, out_s, own.gate)
+
+    def score_scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.tensors().scale
+
     def _read(self, own: Projected, updated: Projected, offsets: Tensor) -> Tensor:
         """The history reads links that have already read it."""
         return source_attention(

@@ -20,7 +20,7 @@ from limerank.ops.candidate.streaming import (
     best_candidates,
     candidate_logits,
     candidate_probabilities,
-    logit_spans,
+    over_spans,
 )
 from limerank.ops.candidate.top import RunningTop, Top
 from limerank.ops.cost import ScoringCost, scoring_cost
@@ -38,7 +38,7 @@ __all__ = [
     "candidate_logits",
     "candidate_probabilities",
     "fold_values",
-    "logit_spans",
+    "over_spans",
     "row_error_bound",
     "score_error_bound",
     "scoring_cost",

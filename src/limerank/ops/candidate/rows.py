@@ -102,7 +102,12 @@ class RowStore:
 
     def behind(self, first: int) -> RowStore:
         """The items from `first` on, as a view."""
-        return RowStore(self.rows[first:], self.head_part[first:], None if self.scale is None else self.scale[first:])
+        return self.between(first, len(self))
+
+    def between(self, first: int, last: int) -> RowStore:
+        """The items from `first` up to, not including, `last`, as a view."""
+        items = slice(first, last)
+        return RowStore(self.rows[items], self.head_part[items], None if self.scale is None else self.scale[items])
 
     def tensors(self) -> dict[str, Tensor]:
         """What a file of these rows holds, by name."""
@@ -121,7 +126,7 @@ class RowStore:
         return RowStore(self.rows.index_select(0, index), self.head_part.index_select(0, index), scale)
 
     def blocks(
-        self, index: Tensor | None, block: int, offset: Tensor | None = None
+        self, index: Tensor | None, block: int, offset: Tensor | None = None, buffers: BlockBuffers | None = None
     ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Start, stop, fp32 rows and fp32 head parts (plus `offset` [hidden]) of each block of candidates.
 
@@ -132,8 +137,8 @@ class RowStore:
         count = len(self) if index is None else len(index)
         if not count:
             return
-        largest = padded(min(block, count))
-        rows, head_part = _Widener(self.rows, largest), _Widener(self.head_part, largest)
+        buffers = buffers or BlockBuffers(self, min(block, count))
+        rows, head_part = buffers.rows, buffers.head_part
         starts = range(0, count, block)
         stops = (min(start + block, count) for start in starts)
         parts = (
@@ -153,27 +158,33 @@ class RowStore:
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         for index in indices:
             scale = None if self.scale is None else self.scale.index_select(0, index)
-            yield rows.gather(index), head_part.gather(index), scale
+            yield rows.gather(self.rows, index), head_part.gather(self.head_part, index), scale
 
 
-def padded(count: int) -> int:
-    """The next multiple of `PADDING`."""
-    return -(-count // PADDING) * PADDING
+class BlockBuffers:
+    """What `RowStore.blocks` writes blocks of up to `largest` candidates to; for one thread at a time."""
+
+    def __init__(self, store: RowStore, largest: int) -> None:
+        self.rows, self.head_part = _Widener(store.rows, padded(largest)), _Widener(store.head_part, padded(largest))
+
+
+def padded(count: int, multiple: int = PADDING) -> int:
+    """The next multiple of `PADDING`, or of another number."""
+    return -(-count // multiple) * multiple
 
 
 class _Widener:
-    """A reused fp32 buffer for blocks of one table."""
+    """A reused fp32 buffer for blocks of one table, or of views of it."""
 
     def __init__(self, table: Tensor, largest: int) -> None:
-        self.table = table
         self.wide = torch.empty(largest, table.shape[1], dtype=torch.float32, device=table.device)
         self.gathered = self.wide if table.dtype == torch.float32 else torch.empty_like(self.wide, dtype=table.dtype)
         self._fit(largest)
 
-    def gather(self, index: Tensor) -> Tensor:
-        """The rows that `index` names, as stored."""
+    def gather(self, table: Tensor, index: Tensor) -> Tensor:
+        """The rows of the table that `index` names, as stored."""
         # index_select is several times faster than indexing with a tensor
-        return torch.index_select(self.table, 0, index, out=self.gathered[: len(index)])
+        return torch.index_select(table, 0, index, out=self.gathered[: len(index)])
 
     def widen(self, part: Tensor, offset: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
         """A block in fp32, plus an offset [h] or times a scale [b], and zeros behind it."""

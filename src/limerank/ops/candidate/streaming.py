@@ -8,30 +8,40 @@
 Serving only: nothing here keeps gradients. What was measured to matter (2 AVX2 cores, MKL):
 * rows are copied into a buffer that stays in the cache before they are multiplied: a product that waits for memory
   loses more than the copy costs;
-* the last layer has one or two outputs; as `W x^T` it is up to five times faster than as `x W^T`, and a BLAS does not
-  thread it, so each thread gets its part of the block as one matrix of a batch.
+* the last layer has one or two outputs; as `W x^T` it is up to five times faster than as `x W^T`;
+* threads that meet at a barrier after every product wait for the slowest, and for as long as another process holds its
+  core; so candidates are cut into spans, each scored by one thread from beginning to end (`limerank.ops.dealing`). How
+  they are cut depends on their number alone, so that scores do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from limerank.errors import ArgumentError
-from limerank.ops.candidate.rows import PADDING, RowStore, padded
+from limerank.ops.candidate.rows import BlockBuffers, RowStore, padded
 from limerank.ops.candidate.top import RunningTop, Top
 from limerank.ops.checks import check_layout, check_same_size, shape_of
+from limerank.ops.dealing import Deal, in_order
 
-BLOCK, BLOCK_PER_THREAD = 4096, 2048
-"""Candidates per block, and per thread where there are many: calls cost less than the cache that larger ones lose."""
+T = TypeVar("T")
+BLOCK = 4096
+"""Candidates per block: calls cost less than the cache that larger ones lose."""
 SPAN = 32768
-"""Candidates whose logits are handed on together: choosing the best of every block would cost as much as a layer."""
-NARROW = 4
-"""Outputs up to which a BLAS treats a layer as a handful of vectors and uses one thread."""
+"""Candidates that are dealt together, at most: choosing the best of every block would cost as much as a layer."""
+VECTOR = 64
+"""Logits of a task take a multiple of this: torch computes what is behind the last two whole vectors (32 numbers with
+AVX-512) by another exponential, and equal logits would have different sigmoids by where they stand."""
+SPANS = 32
+"""Spans that are dealt where there are enough candidates: the last one should be a small part of all."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +84,12 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class LogitSpan:
-    """Logits of candidates `start` to `stop`, in a buffer that the next span overwrites."""
+    """Logits of candidates `start` to `stop`, in a buffer that another span will overwrite."""
 
     start: int
     stop: int
     buffer: Tensor
-    """[tasks, padded], for in-place work; columns behind the last candidate mean nothing"""
+    """[tasks, a multiple of VECTOR], for in-place work; columns behind the last candidate mean nothing"""
 
     @property
     def values(self) -> Tensor:
@@ -87,35 +97,73 @@ class LogitSpan:
         return self.buffer[:, : self.stop - self.start].T
 
 
-def logit_spans(
-    store: RowStore, head: RequestHead, index: Tensor | None = None, *, block: int | None = None
-) -> Iterator[LogitSpan]:
-    """Logits of the candidates that `index` [M] names, or of all items, computed in blocks of `block` candidates."""
-    _check(store, head, index, block)
-    return _logit_spans(store, head, index, padded(block or max(BLOCK, BLOCK_PER_THREAD * torch.get_num_threads())))
+def over_spans(
+    use: Callable[[LogitSpan], T],
+    store: RowStore,
+    head: RequestHead,
+    index: Tensor | None = None,
+    *,
+    block: int | None = None,
+    deal: Deal = in_order,
+) -> list[T]:
+    """What `use` makes of the logits of each span of the candidates that `index` [M] names, or of all items.
+
+    A span is scored in blocks of `block` candidates and used in the same thread; `use` must be safe from several.
+    """
+    check_candidates(store, head, index, block)
+    count = len(store) if index is None else len(index)
+    block = padded(block or BLOCK)
+    size = max(min(SPAN, count // SPANS) // block, 1) * block
+    spare: deque[_SpanScorer] = deque()
+
+    def work(start: int) -> T:
+        try:
+            scorer = spare.pop()
+        except IndexError:  # as many are made as spans are scored at once
+            scorer = _SpanScorer(store, head, block, min(size, count))
+        used = use(scorer.logits_of(index, start, min(start + size, count)))
+        spare.append(scorer)
+        return used
+
+    return deal([partial(work, start) for start in range(0, count, size)])
 
 
 def candidate_logits(
-    store: RowStore, head: RequestHead, index: Tensor | None = None, *, block: int | None = None
+    store: RowStore,
+    head: RequestHead,
+    index: Tensor | None = None,
+    *,
+    block: int | None = None,
+    deal: Deal = in_order,
 ) -> Tensor:
     """logits [M, tasks] of the candidates that `index` [M] names, or of all items."""
     count = len(store) if index is None else len(index)
     logits = torch.empty(count, head.tasks, device=head.matrix.device)
-    for part in logit_spans(store, head, index, block=block):
-        logits[part.start : part.stop] = part.values
+
+    def keep(span: LogitSpan) -> None:
+        logits[span.start : span.stop] = span.values
+
+    over_spans(keep, store, head, index, block=block, deal=deal)
     return logits
 
 
 def candidate_probabilities(
-    store: RowStore, head: RequestHead, index: Tensor | None = None, *, block: int | None = None
+    store: RowStore,
+    head: RequestHead,
+    index: Tensor | None = None,
+    *,
+    block: int | None = None,
+    deal: Deal = in_order,
 ) -> Tensor:
     """The sigmoids [M, tasks] of `candidate_logits`."""
     count = len(store) if index is None else len(index)
     probabilities = torch.empty(count, head.tasks, device=head.matrix.device)
-    for part in logit_spans(store, head, index, block=block):
-        # on the whole buffer: the elements behind a last full vector would be computed by another exponential
-        part.buffer.sigmoid_()
-        probabilities[part.start : part.stop] = part.values
+
+    def keep(span: LogitSpan) -> None:
+        span.buffer.sigmoid_()
+        probabilities[span.start : span.stop] = span.values
+
+    over_spans(keep, store, head, index, block=block, deal=deal)
     return probabilities
 
 
@@ -127,6 +175,7 @@ def best_candidates(
     index: Tensor | None = None,
     *,
     block: int | None = None,
+    deal: Deal = in_order,
 ) -> Top:
     """The `k` candidates of largest probability for a task, best first, with the probabilities of all tasks.
 
@@ -136,36 +185,45 @@ def best_candidates(
         raise ArgumentError(f"task must be at least 0 and below {head.tasks}, but is {task}")
     top = RunningTop(k)
     top.add(head.offset.new_zeros(0), head.offset.new_zeros(0, head.tasks))
-    for part in logit_spans(store, head, index, block=block):
-        part.buffer.sigmoid_()
-        top.add(part.values[:, task], part.values)
-        if not math.isfinite(part.values.sum().item()):
+
+    def choose(span: LogitSpan) -> None:
+        span.buffer.sigmoid_()
+        top.add(span.values[:, task], span.values, span.start)
+        if not math.isfinite(span.values.sum().item()):
             raise ArgumentError(
-                f"candidates {part.start} to {part.stop - 1}: a probability of another task is not a number"
+                f"candidates {span.start} to {span.stop - 1}: a probability of another task is not a number"
             )
+
+    over_spans(choose, store, head, index, block=block, deal=deal)
     return top.result()
 
 
-def _logit_spans(store: RowStore, head: RequestHead, index: Tensor | None, block: int) -> Iterator[LogitSpan]:
-    count = len(store) if index is None else len(index)
-    matrix, offset, bias = head.matrix.detach(), head.offset.detach(), head.layers[-1][1].detach()
-    later = _LaterLayers(head.layers, padded(min(block, count)))
-    span = max(SPAN // block, 1) * block
-    logits = torch.empty(head.tasks, padded(min(span, count)), device=matrix.device)
-    outputs = logits.split(block, 1)
-    for start, stop, rows, first in store.blocks(index, block, offset):
-        x = rows
-        if head.interact is not None:
-            x = head.interact(rows).detach()
-            check_same_size("the interaction", x, 1, "matrix", matrix, 0)
-        if x.shape[1]:
-            first.addmm_(x, matrix)
-        position = start % span
-        out = outputs[position // block]
-        later(first, out if len(first) == out.shape[1] else out[:, : len(first)])
-        if stop == count or stop % span == 0:
-            buffer = logits[:, : position + len(first)].add_(bias[:, None])
-            yield LogitSpan(start - position, stop, buffer)
+class _SpanScorer:
+    """Scores one span after the other in the same buffers; for one thread at a time."""
+
+    def __init__(self, store: RowStore, head: RequestHead, block: int, span: int) -> None:
+        self.store, self.interact, self.block = store, head.interact, block
+        self.matrix, self.offset, self.bias = head.matrix.detach(), head.offset.detach(), head.layers[-1][1].detach()
+        largest = padded(min(block, span))
+        self.buffers = BlockBuffers(store, largest)
+        self.later = _LaterLayers(head.layers, largest)
+        self.logits = torch.empty(head.tasks, padded(span, VECTOR), device=self.matrix.device)
+        self.outputs = self.logits.split(block, 1)
+
+    def logits_of(self, index: Tensor | None, start: int, stop: int) -> LogitSpan:
+        """The logits of candidates `start` to `stop`."""
+        store = self.store if index is not None else self.store.between(start, stop)
+        chosen = None if index is None else index[start:stop]
+        blocks = store.blocks(chosen, self.block, self.offset, self.buffers)
+        for (_, _, rows, first), out in zip(blocks, self.outputs, strict=False):
+            x = rows
+            if self.interact is not None:
+                x = self.interact(rows).detach()
+                check_same_size("the interaction", x, 1, "matrix", self.matrix, 0)
+            if x.shape[1]:
+                first.addmm_(x, self.matrix)
+            self.later(first, out if len(first) == out.shape[1] else out[:, : len(first)])
+        return LogitSpan(start, stop, self.logits[:, : padded(stop - start, VECTOR)].add_(self.bias[:, None]))
 
 
 class _LaterLayers:
@@ -174,25 +232,17 @@ class _LaterLayers:
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], largest: int) -> None:
         *self.hidden, (self.weight, _) = [(weight.detach(), bias.detach()) for weight, bias in layers]
         self.buffers = [torch.empty(largest, len(bias), device=bias.device) for _, bias in self.hidden]
-        self.threads = torch.get_num_threads() if len(self.weight) <= NARROW else 1
-        self.by_thread = torch.empty(largest * len(self.weight) if self.threads > 1 else 0, device=self.weight.device)
 
     def __call__(self, first: Tensor, out: Tensor) -> None:
         """W x^T into `out` [tasks, b] from z [b, hidden], which is overwritten."""
         x = first.relu_()
         for (weight, bias), buffer in zip(self.hidden, self.buffers, strict=True):
             x = torch.addmm(bias, x, weight.T, out=buffer[: len(x)]).relu_()
-        each, rest = divmod(len(x), self.threads * PADDING)
-        if self.threads == 1 or rest or each * PADDING < BLOCK // 4:
-            torch.mm(self.weight, x.T, out=out)
-            return
-        parts = self.by_thread[: out.numel()].view(self.threads, len(self.weight), -1)
-        weights = self.weight.expand(self.threads, *self.weight.shape)
-        torch.bmm(weights, x.unflatten(0, (self.threads, -1)).transpose(1, 2), out=parts)
-        out.unflatten(1, (self.threads, -1)).copy_(parts.transpose(0, 1))
+        torch.mm(self.weight, x.T, out=out)
 
 
-def _check(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None) -> None:
+def check_candidates(store: RowStore, head: RequestHead, index: Tensor | None, block: int | None = None) -> None:
+    """A store, a head and an index that fit each other."""
     check_same_size("matrix", head.matrix, 1, "head_part", store.head_part, 1)
     if head.interact is None:
         check_same_size("matrix", head.matrix, 0, "rows", store.rows, 1)

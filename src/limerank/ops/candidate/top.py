@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -25,57 +26,81 @@ class Top:
 
 
 class RunningTop:
-    """Keeps the best `k` of all scores added so far; the result is that of one stable sort of the whole stream."""
+    """Keeps the best `k` of all scores added so far; the result is that of one stable sort of the whole stream.
+
+    Threads may add parts of the stream at once and in any order, if each says where its part starts.
+    """
 
     def __init__(self, k: int) -> None:
         if k < 0:
             raise ArgumentError(f"k must not be negative, but is {k}")
         self.k = k
         self.seen = 0
-        self._kept: list[Top] = []
+        self._lock = Lock()
+        self._kept: list[tuple[int, Top]] = []
         self._held = 0
-        self._bar: float | None = None
+        self._bar: tuple[float, int] | None = None
+        """Score and position of the worst of k that are kept."""
 
-    def add(self, scores: Tensor, values: Tensor) -> None:
-        """The next scores [b] and values [b, v] of the stream; a score that is not a number is refused."""
+    def add(self, scores: Tensor, values: Tensor, start: int | None = None) -> None:
+        """Scores [b] and values [b, v] of the stream from position `start` on; by default those that come next.
+
+        A score that is not a number is refused.
+        """
         check_layout("scores", scores, "[b]")
         check_layout("values", values, "[b, v]")
         check_same_size("values", values, 0, "scores", scores, 0)
+        start = self.seen if start is None else start
         # the maximum is not a number as soon as one score is not, and mostly tells that no score can enter
         largest = float(scores.max()) if len(scores) else -math.inf
         if math.isnan(largest):
             raise ArgumentError(
                 f"{int(scores.isnan().sum())} of {len(scores)} scores are not a number, the first that of candidate "
-                f"{self.seen + int(scores.isnan().nonzero()[0])}"
+                f"{start + int(scores.isnan().nonzero()[0])}"
             )
-        # an equal score that comes later loses against all k that are kept, so only larger ones can enter
-        if self._bar is not None:
-            chosen = (scores > self._bar).nonzero()[:, 0] if largest > self._bar else scores.new_zeros(0).long()
-        elif 0 < self.k < len(scores) // 4:
-            chosen = (scores >= scores.topk(self.k).values[-1]).nonzero()[:, 0]
-        else:
-            chosen = torch.arange(len(scores), device=scores.device)
-        if (self.k and len(chosen)) or not self._kept:
-            self._kept.append(Top(chosen + self.seen, scores[chosen], values[chosen]))
-            self._held += len(chosen)
-        self.seen += len(scores)
-        if self._held >= 2 * self.k:
-            self._merge()
+        chosen = self._chosen(scores, largest, start)
+        part = Top(chosen + start, scores[chosen], values[chosen])
+        with self._lock:
+            if (self.k and len(chosen)) or not self._kept:
+                self._kept.append((start, part))
+                self._held += len(chosen)
+            self.seen += len(scores)
+            if self._held >= 2 * self.k:
+                self._merge()
+
+    def _chosen(self, scores: Tensor, largest: float, start: int) -> Tensor:
+        """Which scores of a part may be among the best; others may have raised the bar since, which only costs time."""
+        bar = self._bar
+        if bar is not None:
+            score, position = bar
+            # an equal score that stands later loses against all k that are kept
+            if largest < score or (largest == score and start > position):
+                return scores.new_zeros(0).long()
+            return (scores > score if start > position else scores >= score).nonzero()[:, 0]
+        if 0 < self.k < len(scores) // 4:
+            return (scores >= scores.topk(self.k).values[-1]).nonzero()[:, 0]
+        return torch.arange(len(scores), device=scores.device)
 
     def result(self) -> Top:
         """The best so far."""
-        if not self._kept:
-            raise ArgumentError("there is no result before the first block of scores; add one, it may be empty")
-        self._merge()
-        return self._kept[0]
+        with self._lock:
+            if not self._kept:
+                raise ArgumentError("there is no result before the first block of scores; add one, it may be empty")
+            self._merge()
+            return self._kept[0][1]
 
     def _merge(self) -> None:
-        """Sort what is held and cut it; what came earlier stands first, so a stable sort keeps ties in order."""
-        scores = torch.cat([part.scores for part in self._kept])
-        order = scores.argsort(descending=True, stable=True)[: self.k]
-        positions = torch.cat([part.positions for part in self._kept])[order]
-        values = torch.cat([part.values for part in self._kept])[order]
-        self._kept = [Top(positions, scores[order], values)]
-        self._held = len(order)
+        """Sort what is held and cut it; ties are put in the stream's order first, which a stable sort keeps."""
+        self._kept.sort(key=lambda kept: kept[0])
+        parts = [part for _, part in self._kept]
+        positions = torch.cat([part.positions for part in parts])
+        scores = torch.cat([part.scores for part in parts])
+        if bool((positions[1:] > positions[:-1]).all()):
+            order = scores.argsort(descending=True, stable=True)[: self.k]
+        else:
+            order = positions.argsort()
+            order = order[scores[order].argsort(descending=True, stable=True)[: self.k]]
+        best = Top(positions[order], scores[order], torch.cat([part.values for part in parts])[order])
+        self._kept, self._held = [(0, best)], len(order)
         if 0 < self._held == self.k:
-            self._bar = float(self._kept[0].scores[-1])
+            self._bar = float(best.scores[-1]), int(best.positions[-1])

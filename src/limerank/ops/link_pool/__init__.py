@@ -5,7 +5,7 @@
 gradients are `limerank.ops.target_attention.attend_dense`, what training calls.
 """
 
-from limerank.ops.link_pool.absorbed import HistoryProjection, absorb_keys, pool_absorbed, project_pooled
+from limerank.ops.link_pool.absorbed import HistoryProjection, absorb_keys, pool_absorbed, project_pooled, project_state
 from limerank.ops.link_pool.pool import LinkPool
 from limerank.ops.link_pool.state import PoolState, merge_states
 
@@ -17,4 +17,5 @@ __all__ = [
     "merge_states",
     "pool_absorbed",
     "project_pooled",
+    "project_state",
 ]

@@ -56,6 +56,17 @@ def project_pooled(pooled: Tensor, value_weight: Tensor, value_bias: Tensor, eve
     return torch.baddbmm(value_bias.view(heads, 1, -1), pooled, value_weight.unflatten(0, (heads, -1)).mT)
 
 
+def project_state(state: PoolState, value_weight: Tensor, value_bias: Tensor) -> PoolState:
+    """The state of the same history with its values projected: sums are linear, so `total` [H, l, d] to [H, l, v].
+
+    H times smaller. It grows by events with projected values, and keys without their bias (`LinkPool.append_event`).
+    """
+    heads = len(state.total)
+    total = torch.bmm(state.total, value_weight.unflatten(0, (heads, -1)).mT)
+    total.addcmul_(state.mass[..., None], value_bias.view(heads, 1, -1))
+    return PoolState(state.level.clone(), state.mass.clone(), total)
+
+
 @torch.no_grad()
 def pool_absorbed(
     rows: Tensor, pool: LinkPool, projection: HistoryProjection, times: Tensor | None = None

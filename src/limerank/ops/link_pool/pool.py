@@ -74,24 +74,49 @@ class LinkPool:
                 f"row {shape_of(row)} and state {shape_of(state.total)} do not fit queries {shape_of(self.queries)}: "
                 f"they must be [{self.queries.shape[2]}] and {shape_of(self.queries)}"
             )
+        self._check_time(time)
+        weights = self._weights_below(state, torch.mv(self._flat, row), time)
+        if weights is None:
+            shared = row[None, None]
+            return self.append(state, shared, shared, _as_times(time, row))
+        state.flat_mass.add_(weights)
+        state.flat_total.addcmul_(weights[:, None], row)
+        return state
+
+    def append_event(self, state: PoolState, key: Tensor, value: Tensor, time: float | None = None) -> PoolState:
+        """`append` for a single event with a key [H, a] and a value [H, v] per head, with as few calls as possible."""
+        heads, links, _ = self.queries.shape
+        if key.shape != (heads, self.queries.shape[2]) or state.total.shape != (heads, links, value.shape[-1]):
+            raise ArgumentError(
+                f"key {shape_of(key)}, value {shape_of(value)} and state {shape_of(state.total)} do not fit queries "
+                f"{shape_of(self.queries)}"
+            )
+        self._check_time(time)
+        # a product and a sum: quicker than a batch of matrices times one vector each
+        weights = self._weights_below(state, (self.queries * key[:, None]).sum(-1).view(-1), time)
+        if weights is None or not math.isfinite(value.sum().item()):
+            return self.append(state, key[None], value[None], _as_times(time, key))
+        state.flat_mass.add_(weights)
+        state.total.addcmul_(weights.view(heads, links, 1), value[:, None])
+        return state
+
+    def _weights_below(self, state: PoolState, scores: Tensor, time: float | None) -> Tensor | None:
+        """The weights [H * l] of one event by its scores, which are used up; None if the level has to rise first."""
+        if self.decay is None or time is None:
+            scores.sub_(state.low)
+        else:
+            scores.sub_((state.level - (self.decay.double() * time)[:, None]).view(-1).to(scores.dtype))
+        lowest, highest = scores.aminmax()
+        # or the event is not a number: infinity may hide in scores of either end
+        if not highest.item() <= HEADROOM or lowest.item() == -math.inf:
+            return None
+        return scores.exp_()
+
+    def _check_time(self, time: float | None) -> None:
         if (time is None) != (self.decay is None):
             raise ArgumentError(
                 "time and decay belong together: a recency bias needs the time of the event, and only it"
             )
-        level = state.level
-        if self.decay is not None and time is not None:
-            level = level - (self.decay.double() * time)[:, None]
-        scores = torch.mv(self._flat, row).sub_(level.view(-1).to(row.dtype))
-        lowest, highest = scores.aminmax()
-        # the level has to rise, or the row is not a number: infinity may hide in scores of either end
-        if not highest.item() <= HEADROOM or lowest.item() == -math.inf:
-            times = None if time is None else torch.tensor([time], dtype=torch.float64, device=row.device)
-            shared = row[None, None]
-            return self.append(state, shared, shared, times)
-        weights = scores.exp_()
-        state.mass.view(-1).add_(weights)
-        state.total.view(self._flat.shape).addr_(weights, row)
-        return state
 
     def add_chunk(
         self, state: PoolState, keys: Tensor, values: Tensor, times: Tensor | None, buffer: Tensor | None = None
@@ -121,8 +146,7 @@ class LinkPool:
 
         Nearly every chunk but the first: the level goes into the product, and the mass tells whether it was enough.
         """
-        level = state.level.to(keys.dtype).view(-1)
-        scores = torch.addmm(level, keys, self._flat.T, beta=-1, out=buffer)
+        scores = torch.addmm(state.low, keys, self._flat.T, beta=-1, out=buffer)
         weights = scores.exp_()
         mass = weights.sum(0)
         if not float(mass.amax()) <= len(keys) * math.exp(HEADROOM):  # NaN is not below anything
@@ -160,6 +184,10 @@ class LinkPool:
             refuse_non_finite({"times": times})
 
 
+def _as_times(time: float | None, like: Tensor) -> Tensor | None:
+    return None if time is None else torch.tensor([time], dtype=torch.float64, device=like.device)
+
+
 def add_scores(state: PoolState, scores: Tensor, values: Tensor, shift: Tensor | None = None) -> None:
     """Add events by their scores [1, n, H * l] or [H, n, l], which are used up, and values [1, n, w] or [H, n, w].
 
@@ -191,6 +219,6 @@ def _raise_level(state: PoolState, highest: Tensor, shift: Tensor | None) -> Non
     seen = highest.double() if shift is None else highest + shift
     raised = torch.maximum(state.level, seen)
     fading = torch.exp(state.level - raised).to(state.mass.dtype)
-    state.level.copy_(raised)
+    state.raise_to(raised)
     state.mass.mul_(fading)
     state.total.mul_(fading[..., None])

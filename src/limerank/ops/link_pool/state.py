@@ -12,7 +12,7 @@ an event is a state too: per-day blocks, sharded histories and "long term offlin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,6 +28,21 @@ class PoolState:
     level: Tensor
     mass: Tensor
     total: Tensor
+    low: Tensor = field(init=False, repr=False, compare=False)
+    """The levels [H * l] in the sums' precision: what single events are compared with."""
+    flat_mass: Tensor = field(init=False, repr=False, compare=False)
+    flat_total: Tensor = field(init=False, repr=False, compare=False)
+    """The sums as [H * l] and [H * l, w]: views that appending one event would otherwise make anew each time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", self.level.flatten().to(self.mass.dtype, copy=True))
+        object.__setattr__(self, "flat_mass", self.mass.view(-1))
+        object.__setattr__(self, "flat_total", self.total.view(-1, self.total.shape[-1]))
+
+    def raise_to(self, level: Tensor) -> None:
+        """Set the levels; the sums are the caller's to rescale."""
+        self.level.copy_(level)
+        self.low.copy_(level.flatten())
 
     @classmethod
     def empty(
@@ -50,8 +65,9 @@ class PoolState:
 
     def replace(self, other: PoolState) -> None:
         """Become another state, in place."""
-        for mine, theirs in ((self.level, other.level), (self.mass, other.mass), (self.total, other.total)):
-            mine.copy_(theirs)
+        self.raise_to(other.level)
+        self.mass.copy_(other.mass)
+        self.total.copy_(other.total)
 
     def finalize(self) -> Tensor:
         """The pooled values [H, l, w]; zero for an empty history."""
@@ -64,7 +80,8 @@ class PoolState:
     @property
     def bytes(self) -> int:
         """Memory of the state."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in (self.level, self.mass, self.total))
+        tensors = (self.level, self.low, self.mass, self.total)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def merge_states(states: Sequence[PoolState]) -> PoolState:

@@ -41,6 +41,8 @@ class Chunks:
 
     matrix: Tensor
     bias: Tensor
+    state: PoolState
+    """What the links have summed up so far."""
 
     def __init__(self, side: LinkSide, weights: XorLayerWeights, *, need_source: bool, rows: int) -> None:
         self.side = side

@@ -29,6 +29,8 @@ from limerank.ops.checks import (
     shape_of,
 )
 from limerank.ops.cost import absorption
+from limerank.ops.link_pool.absorbed import project_state
+from limerank.ops.link_pool.state import PoolState
 from limerank.ops.precision import without_autocast
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, Chunks, LinkSide, ProjectedChunks
 from limerank.ops.xor_layer.weights import XorLayerWeights
@@ -66,8 +68,31 @@ def fused_xor_layer(
         return _one_pass(sources, links, weights, out, absorb)
 
 
+@torch.no_grad()
+def read_sources(
+    sources: Tensor, links: Tensor, weights: XorLayerWeights, *, out: Tensor | None, absorb: bool | None = None
+) -> PoolState:
+    """What the links of a layer sum up of the history, before anything is divided: for states that grow.
+
+    Softmax: the state of `limerank.ops.link_pool` with the history's keys and values. SiLU: only its `total` counts,
+    the sum of phi v. `out` and `absorb` as in `fused_xor_layer`.
+    """
+    _check(sources, links, weights, out)
+    if absorb is None:
+        absorb = absorption(links=len(links), heads=weights.heads, width=weights.width).pays(history=len(sources))
+    with without_autocast(sources.device):
+        chunks = _walk(sources, LinkSide.of(links, weights), weights, out, absorb)
+        return project_state(chunks.state, *weights.part("V")) if absorb else chunks.state
+
+
 def _one_pass(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Tensor:
     side = LinkSide.of(links, weights)
+    pooled = _walk(sources, side, weights, out, absorb).pooled(len(sources))
+    return torch.addmm(links, weights.gated(pooled, side.gate), weights.output_weight.T)
+
+
+def _walk(sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Chunks:
+    """Read the whole history, chunk by chunk."""
     kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
     chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
     for start in range(0, len(sources), CHUNK):
@@ -76,8 +101,7 @@ def _one_pass(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Ten
         if out is not None:
             torch.addmm(rows, gated, weights.output_weight.T, out=out[start : start + len(rows)])
         del gated  # before the next chunk allocates: one buffer that stays in cache
-    pooled = chunks.pooled(len(sources))
-    return torch.addmm(links, weights.gated(pooled, side.gate), weights.output_weight.T)
+    return chunks
 
 
 def _check(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None) -> None:

@@ -1,0 +1,132 @@
+"""LIME-MHA and PMA: links pool the history by a softmax, whose sums grow by one event and merge (`ops.link_pool`).
+
+Kept per head and link: the level, the mass and the total of projected values, and the queries that ask. An event costs
+one projection and one key against the links, whatever the length of the history. A recency bias is linear in absolute
+time (`now` cancels), so states with it never age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
+
+from limerank.models.base import UserState
+from limerank.models.incremental.reading import Events, IncrementalUser, Reading
+from limerank.models.incremental.windows import WindowReading
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.pma import PMARanker
+from limerank.nn.layers.attention import EPSILON, HeadProjection
+from limerank.nn.recency import days
+from limerank.ops.cost import absorption
+from limerank.ops.link_pool import LinkPool, PoolState, absorb_keys, merge_states, pool_absorbed, project_state
+
+
+class KeysValues:
+    """A history's projection as single events use it: keys without their bias, which a softmax does not see."""
+
+    def __init__(self, projection: HeadProjection) -> None:
+        self.heads, self.outputs = projection.heads, projection.outputs
+        self.norm_weight, self.norm_bias = projection.norm.weight.detach(), projection.norm.bias.detach()
+        self.weight, bias = projection.linear.weight.detach(), projection.linear.bias.detach().clone()
+        bias[: self.outputs[0]] = 0
+        self.bias = bias
+        self.tensors = projection.tensors()
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys [n, H, a] and values [n, H, v] of rows [n, d]."""
+        normal = functional.layer_norm(rows, self.norm_weight.shape, self.norm_weight, self.norm_bias, EPSILON)
+        keys, values = functional.linear(normal, self.weight, self.bias).split(self.outputs, 1)
+        return keys.unflatten(1, (self.heads, -1)), values.unflatten(1, (self.heads, -1))
+
+
+class PoolSummary:
+    """Histories as `PoolState`s of projected values, for queries [H, l, a] that are scaled already."""
+
+    def __init__(self, queries: Tensor, projection: KeysValues, decay: Tensor | None = None) -> None:
+        self.projection = projection
+        self.pool = LinkPool(queries.contiguous(), decay)
+
+    def read(self, events: Events) -> PoolState:
+        heads, links, _ = self.pool.queries.shape
+        maps = self.projection.tensors
+        width = events.rows.shape[1]
+        if absorption(links=links, heads=heads, width=width).pays(history=len(events)):
+            absorbed = LinkPool(absorb_keys(self.pool.queries, maps.key_weight, 1.0), self.pool.decay)
+            state = pool_absorbed(events.rows, absorbed, maps, self._days(events))
+            return project_state(state, maps.value_weight, maps.value_bias)
+        keys, values = self.projection(events.rows)
+        return self.pool.pool(keys, values, self._days(events))
+
+    def append(self, state: PoolState, events: Events) -> PoolState:
+        keys, values = self.projection(events.rows)
+        times = self._days(events)
+        if len(events) == 1:
+            time = None if times is None else times.item()
+            return self.pool.append_event(state, keys[0], values[0], time)
+        return self.pool.append(state, keys, values, times)
+
+    def merge(self, states: Sequence[PoolState]) -> PoolState:
+        return merge_states(states)
+
+    def bytes(self, state: PoolState) -> int:
+        return state.bytes
+
+    def _days(self, events: Events) -> Tensor | None:
+        if self.pool.decay is None or events.times is None:
+            return None
+        return days(events.times)
+
+
+class LinkPoolUser(IncrementalUser):
+    """LIME-MHA: per user where the context comes after, per user and context otherwise."""
+
+    ranker: LimeMHARanker
+
+    def __init__(self, ranker: LimeMHARanker) -> None:
+        super().__init__(ranker)
+        self.projection = KeysValues(ranker.history_keys_values)
+        self.decay = None if ranker.recency is None else ranker.recency.decay().detach()
+        self.by_context = ranker.options.context == "before" or ranker.selection is not None
+        self.summary: PoolSummary | None = None
+
+    def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:
+        if self.summary is not None:
+            return WindowReading(self.summary, events, first)
+        links, chosen = self.ranker.reading_links(context)
+        (queries,) = self.ranker.link_queries(links)
+        queries = queries[0].transpose(0, 1).mul(queries.shape[-1] ** -0.5)
+        summary = PoolSummary(queries, self.projection, self.decay)
+        if not self.by_context:  # the links are those of every user
+            self.summary = summary
+            return WindowReading(summary, events, first)
+        return WindowReading(summary, events, first, (summary.pool.queries, *(chosen or ())))
+
+    def finish(self, reading: Reading, context: Tensor) -> UserState:
+        assert isinstance(reading, WindowReading)
+        _, *chosen = reading.kept or (None,)
+        personalized = reading.state().finalize().transpose(0, 1).flatten(1)[None]
+        return self.ranker.user_state(personalized, context, (chosen[0], chosen[1]) if chosen else None)
+
+
+class SeedPoolUser(IncrementalUser):
+    """PMA: seeds read the history as LIME-MHA's links do; their own rows join in afterwards."""
+
+    ranker: PMARanker
+    by_context = True
+
+    def __init__(self, ranker: PMARanker) -> None:
+        super().__init__(ranker)
+        self.projection = KeysValues(ranker.history_keys_values)
+
+    def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:
+        queries, own = self.ranker.seed_queries(self.ranker.context_mix(self.ranker.seeds(), context))
+        queries = queries[0].transpose(0, 1).mul(queries.shape[-1] ** -0.5)
+        summary = PoolSummary(queries, self.projection)
+        return WindowReading(summary, events, first, (summary.pool.queries, own))
+
+    def finish(self, reading: Reading, context: Tensor) -> UserState:
+        assert isinstance(reading, WindowReading)
+        _, own = reading.kept
+        return self.ranker.user_state(own, reading.state().finalize().transpose(0, 1)[None], context)

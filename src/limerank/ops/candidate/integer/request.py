@@ -1,0 +1,64 @@
+"""One request's head for integer rows: a matrix of s8 levels, and how far its logits may be off.
+
+    z_k / step_p_k = scale_k (q A)_k + bias_k + q_p_k
+
+A first layer is computed in levels of the item's head part, which therefore enters as it is stored. A ReLU does not mind
+a positive factor, so the next layer's weights are multiplied by the steps instead, once per request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limerank.ops.candidate.integer.bounds import UNIT, LaterBound, column_norms, gamma
+from limerank.ops.candidate.integer.product import LARGEST
+from limerank.ops.candidate.integer.rows import IntegerRows
+from limerank.ops.candidate.rows import LEVELS
+from limerank.ops.candidate.streaming import RequestHead
+
+LARGEST_SIZE, SMALLEST_SCALE = 1e30, 1e-30
+"""Beyond these fp32 might overflow or vanish on the way, and nothing can be promised."""
+SAFETY = 1.001
+"""Covers that bounds and norms are themselves computed with rounding."""
+
+
+@dataclass(frozen=True)
+class IntegerHead:
+    """`levels` s8 [hidden, width], `scale` and `bias` [hidden] in fp32: what a product is packed from."""
+
+    levels: Tensor
+    scale: Tensor
+    bias: Tensor
+    per_norm: Tensor
+    """[3] fp32: the bound is an item's norms times these ..."""
+    constant: float
+    """... plus this"""
+
+    @classmethod
+    def of(cls, rows: IntegerRows, head: RequestHead, later: LaterBound) -> IntegerHead | None:
+        """The head of a folded request; None if its numbers are so large, or none, that fp32 may overflow."""
+        given, offset, step = head.matrix.detach().double(), head.offset.detach().double(), rows.of_part.step
+        size = column_norms(given) * rows.row_norm + rows.of_part.largest + offset.abs()
+        reached = later.reach @ size + later.reach_constant
+        if not max(float(reached.max()), float((size / step).max())) < LARGEST_SIZE:
+            return None
+        matrix = given * rows.of_row.step[:, None]
+        largest = matrix.abs().amax(0) if len(matrix) else torch.zeros_like(step)
+        scale = (largest / (LARGEST * step)).clamp(min=SMALLEST_SCALE).float()
+        wide = scale.double() * step
+        rounded = (matrix / wide).round_()
+        levels = torch.zeros(rows.hidden, rows.rows.shape[1], dtype=torch.int8)
+        levels[:, : rows.columns] = rounded.T
+        left = torch.addcmul(matrix, rounded, wide, value=-1)
+        # what rounding does to a mean row is known
+        bias = offset + rows.of_row.lowest @ given + rows.of_part.lowest + rows.of_row.mean @ left
+        added_up = LEVELS * LARGEST * rows.columns * wide + LEVELS * step + bias.abs()
+        rounding = gamma(rows.columns + 3) * size + 6 * UNIT * added_up
+        constant = float(later.absolute @ rounding + later.on_size @ size) + later.constant
+        of_rows, of_levels = later.largest_norms(torch.stack([matrix, left])).tolist()
+        of_parts = float(torch.linalg.vector_norm(step * later.farthest))
+        per_norm = torch.tensor([of_rows, of_parts, of_levels]) * SAFETY
+        return cls(levels, scale, (bias / step).float(), per_norm, constant * SAFETY)

@@ -1,0 +1,150 @@
+"""What is kept of one user: the events that were read, and a reading for every context that needs one.
+
+The stored events of a bundle never change, so only the new ones are compared: if those asked for now begin with those
+asked for before, the rest is appended. Whatever else it is (an event that arrived late, one that was corrected, one
+that is gone), the history is read again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal
+
+import numpy as np
+
+from limerank.models import UserState
+from limerank.models.incremental import Reading
+from limerank.serve.requests import Asked
+from limerank.serve.states.source import UserSource
+
+How = Literal["cached", "appended", "computed"]
+"""Nothing was read, only new events were, or the whole history."""
+Why = Literal["first", "context", "changed", "fewer", "window", "many", "refresh", "ranker"]
+WHY: dict[Why, str] = {
+    "first": "nothing was kept of this user",
+    "context": "nothing was kept for this context, which the ranker's links read the history with",
+    "changed": "an event that was read before is another now, or one arrived late",
+    "fewer": "events that were read before are gone",
+    "window": "the history is full, and this ranker cannot forget the oldest event",
+    "many": "more events are new than known",
+    "refresh": "an approximation has used up its budget",
+    "ranker": "every event, or the time of the request, changes everything that this ranker keeps",
+}
+MOST_CONTEXTS = 8
+"""Readings per user; the one that was asked for longest ago goes first."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A user state, and how it came about."""
+
+    state: UserState
+    how: How
+    slid: bool = False
+    why: Why | None = None
+
+
+@dataclass
+class Kept:
+    """A reading, the state that was last finished from it, and for what request."""
+
+    reading: Reading | None
+    state: UserState
+    request: tuple[object, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of both."""
+        return state_bytes(self.state) + (0 if self.reading is None else self.reading.bytes)
+
+
+class Entry:
+    """The kept states of one user; hold `lock` while calling."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.asked: Asked | None = None
+        self.kept: OrderedDict[bytes, Kept] = OrderedDict()
+
+    def encode(self, source: UserSource, asked: Asked) -> Found:
+        """The user state of a request. After an error nothing is kept, for it may be half changed."""
+        try:
+            return self._encode(source, asked)
+        except BaseException:
+            self.asked = None
+            self.kept.clear()
+            raise
+
+    def _encode(self, source: UserSource, asked: Asked) -> Found:
+        context = asked.context.tobytes()
+        by_context = source.grows is None or source.grows.by_context
+        key = context if by_context else b""
+        why = self._why_not(asked, source.ranker.needs_times)
+        if why is not None:
+            self.kept.clear()
+        request = (context, asked.count, asked.at if source.reads_now else None)
+        kept, self.asked = self.kept.get(key), asked
+        if kept is not None and kept.request == request:
+            self.kept.move_to_end(key)
+            return Found(kept.state, "cached")
+        found, reading = self._read(source, asked, None if kept is None else kept.reading, why)
+        self.kept[key] = Kept(reading, found.state, request)
+        self.kept.move_to_end(key)
+        while len(self.kept) > MOST_CONTEXTS:
+            self.kept.popitem(last=False)
+        return found
+
+    def _why_not(self, asked: Asked, needs_times: bool) -> Why | None:
+        """Why what is kept cannot be appended to; None if it can."""
+        before = self.asked
+        if before is None:
+            return "first"
+        known = len(before.items)
+        if len(asked.items) < known:
+            return "fewer"
+        same = np.array_equal(asked.items[:known], before.items) and np.array_equal(asked.events[:known], before.events)
+        if same and needs_times and asked.times is not None and before.times is not None:
+            same = np.array_equal(asked.times[:known], before.times)
+        return None if same else "changed"
+
+    def _read(
+        self, source: UserSource, asked: Asked, reading: Reading | None, why: Why | None
+    ) -> tuple[Found, Reading | None]:
+        user, first, stop = source.grows, source.reader.first_kept(asked), asked.count
+        if user is None:
+            return Found(source.encode(asked), "computed", why=why or "ranker"), None
+        context = source.context(asked)
+        slid = appended = False
+        if reading is None:
+            why = why or "context"
+        else:
+            slid, appended = first > reading.first, stop > reading.stop
+            if stop - reading.stop > (stop - first) // 2:
+                why = "many"
+            elif slid and not source.slides:
+                why = "window"
+            else:
+                if appended:
+                    reading.append(source.events(asked, reading.stop, stop))
+                if slid:
+                    reading.drop(first, lambda start, end: source.events(asked, start, end))
+                why = "refresh" if reading.stale else None
+        if reading is None or why is not None:
+            reading = user.start(source.events(asked, first, stop), context, first)
+            return Found(user.finish(reading, context), "computed", why=why), reading
+        return Found(user.finish(reading, context), "appended" if appended else "cached", slid), reading
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all that is kept."""
+        asked = self.asked
+        arrays = () if asked is None else (asked.items, asked.events, asked.context, asked.times)
+        return sum(kept.bytes for kept in self.kept.values()) + sum(0 if one is None else one.nbytes for one in arrays)
+
+
+def state_bytes(state: UserState) -> int:
+    """Memory of a finished state."""
+    tensors = [*state.memory, state.head_part, *([] if state.history is None else [state.history.rows])]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
