@@ -9,8 +9,8 @@ Work is left out in this order, and each time the answer's `degraded` says what 
 3. candidates are scored block by block until time is up: the answer is the best of those that were scored;
 4. a list is not diversified any more when time is up.
 
-A request whose time is up when it arrives, or when a worker takes it up, is refused (`DeadlineError`): nobody waits for its answer. One that was begun
-is answered, late if it must be: its first block of candidates is always scored.
+A request whose time is up when it arrives, or when a worker takes it up, is refused (`DeadlineError`): nobody waits for
+its answer. One that was begun is answered, late if it must be: its first block of candidates is always scored.
 """
 
 from __future__ import annotations

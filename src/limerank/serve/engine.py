@@ -9,7 +9,7 @@ select    names of the chosen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -33,7 +33,7 @@ from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Asked, Event, RequestReader, checked_id, checked_ids
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
-from limerank.serve.retrieval.recommending import Retrieval, Retrievers, diversified
+from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified
 from limerank.serve.scorer import choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
@@ -181,7 +181,9 @@ class Engine:
         record = RequestRecord.begin(deadline_ms)
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
-        return self._ranked(user_id, lambda user: given, record, request, limit, self._task(task), exclude_seen)
+        return self._ranked(
+            user_id, Retrieving([], lambda user: given), record, request, limit, self._task(task), exclude_seen
+        )
 
     def recommend(
         self,
@@ -220,35 +222,64 @@ class Engine:
         retrieving = self.retrievers.start(retriever, user_id, count, column, record)
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         limit = k if diversify is None else considered(k)
-        ranking = self._ranked(user_id, retrieving.candidates, record, request, limit, column, filter_seen)
-        ranking = replace(ranking, retrieved_by=retrieving.names)
+        ranking = self._ranked(user_id, retrieving, record, request, limit, column, filter_seen)
         if diversify is None:
             return ranking
         return self.workers.run(partial(diversified, ranking, self.bundle, diversify, k, column, record))
 
-    @in_a_worker
     def _ranked(
         self,
         user_id: str,
-        candidates_of: Callable[[UserState], Sequence[str] | None],
+        retrieving: Retrieving,
         record: RequestRecord,
         request: dict[str, Any],
         limit: int | None,
         task: int,
         exclude_seen: bool,
     ) -> Ranking:
-        """The user stage, then the candidates that `candidates_of` names (None: the whole catalog) in order."""
-        user_id, clock, events = checked_id(user_id, "user_id"), record.timeline, request["events"]
+        """The user stage, then the candidates that are found (None: the whole catalog) in order."""
+        user_id, events = checked_id(user_id, "user_id"), request["events"]
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
-        record.leave_queue()
-        encoded = self._encoded(self.requests.ask(user_id, request["context"] or {}, events, request["now"]), record)
-        took = clock.lap("user")
-        if encoded.how == "computed":
-            self._cost.observe(encoded.history_used, took)
-        item_ids = candidates_of(encoded.state)
+
+        def user_stage() -> tuple[EncodedRequest, list[str] | None]:
+            record.leave_queue()
+            encoded = self._encoded(
+                self.requests.ask(user_id, request["context"] or {}, events, request["now"]), record
+            )
+            took = record.timeline.lap("user")
+            if encoded.how == "computed":
+                self._cost.observe(encoded.history_used, took)
+            return encoded, retrieving.by_state(encoded.state)
+
+        def ordered(encoded: EncodedRequest, item_ids: list[str] | None) -> Ranking:
+            seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
+            ranking = self._ordered(encoded, item_ids, seen, limit, task, record)
+            return replace(ranking, retrieved_by=retrieving.names)
+
+        if retrieving.outside is None:
+            return self.workers.run(lambda: ordered(*user_stage()))
+        encoded, found = self.workers.run(user_stage)
+        found = list(dict.fromkeys([*(found or ()), *retrieving.outside()]))  # waits here, so that no worker does
+
+        def rest() -> Ranking:
+            record.timeline.lap("queue")
+            return ordered(encoded, found)
+
+        return self.workers.run(rest)
+
+    def _ordered(
+        self,
+        encoded: EncodedRequest,
+        item_ids: list[str] | None,
+        seen: NDArray[np.int64],
+        limit: int | None,
+        task: int,
+        record: RequestRecord,
+    ) -> Ranking:
+        """Candidates (None: the whole catalog) in order, without those of seen rows."""
+        clock = record.timeline
         rows = None if item_ids is None else self.catalog.rows_of(item_ids)
-        seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
         asked = len(self.catalog) if rows is None else len(rows)
         if item_ids is not None and rows is not None and len(seen):
             item_ids, rows = _without(item_ids, rows, seen)

@@ -77,6 +77,18 @@ def test_retrieval_and_the_user_stage_run_at_the_same_time(engine: Engine) -> No
     assert ranking.milliseconds["total"] <= sum(list(ranking.milliseconds.values())[:-1])
 
 
+def test_no_worker_waits_for_what_is_retrieved_outside(engine: Engine) -> None:
+    """The retriever asks the same engine, which has one worker; only a worker that nobody holds can answer it."""
+    with Engine(engine.bundle, threads=1) as alone:
+
+        def neighbours(user_id: str, count: int) -> list[str]:
+            return alone.answer("u3", limit=20).item_ids
+
+        ranking = alone.recommend("u2", 5, retriever=neighbours, deadline_ms=1000 * PATIENCE)
+        assert ranking.degraded == []
+        assert ranking.candidates + ranking.seen_items == 20
+
+
 def test_stages_of_one_thread_do_not_overlap(engine: Engine) -> None:
     spans = engine.recommend("u2", 3, diversify=Mmr(0.5)).timeline
     assert [span.stage for span in spans] == ["queue", "user", "lookup", "interact", "select", "diversify"]

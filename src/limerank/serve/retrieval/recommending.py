@@ -32,8 +32,10 @@ class Retrieving:
     """The retrieval of one request, parts of which may be at work."""
 
     names: list[str]
-    candidates: Callable[[UserState], list[str] | None]
-    """What was found, given the user state; None stands for the whole catalog."""
+    by_state: Callable[[UserState], list[str] | None]
+    """What can be found at once, given the user state; None stands for the whole catalog."""
+    outside: Callable[[], list[str]] | None = None
+    """Waits for what is retrieved outside, if anything is; call it where nobody else is kept waiting."""
 
 
 class Retrievers:
@@ -67,26 +69,29 @@ class Retrievers:
             if not isinstance(one, str):
                 outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
         if "exact" in names:
-            return Retrieving(names, lambda user: None)
+            return Retrieving(names, whole_catalog)
         count = count_of()
         index = self.index() if "faiss" in names else None
         if "popular" in names:
             outside["popular"] = self.popular()
         beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
 
-        def candidates(user: UserState) -> list[str]:
+        def by_state(user: UserState) -> list[str]:
+            if index is None:
+                return []
+            found = self._bundle.item_ids.names_of(index.retrieve(user, count, task))
+            record.timeline.lap("retrieve")
+            return found
+
+        def from_outside() -> list[str]:
             found: list[str] = []
-            if index is not None:
-                found += self._bundle.item_ids.names_of(index.retrieve(user, count, task))
-                record.timeline.lap("retrieve")
             for one in beside:
                 result = one.result()
                 found += self.popular()(user_id, count) if result is None else result
-            if beside:
-                record.timeline.lap("wait")
-            return list(dict.fromkeys(found))
+            record.timeline.lap("wait")
+            return found
 
-        return Retrieving(names, candidates)
+        return Retrieving(names, by_state, from_outside if beside else None)
 
     def _listed(self, wanted: Retrieval | None) -> list[str | OutsideRetriever]:
         """Retrievers one by one, checked."""
@@ -102,6 +107,10 @@ class Retrievers:
                 f"retrievers {listed}: name at least one, and 'exact' alone, for it scores the whole catalog"
             )
         return listed
+
+
+def whole_catalog(user: UserState) -> None:
+    """Every item is a candidate, whoever asks."""
 
 
 def diversified(
