@@ -60,6 +60,13 @@ class Features:
             tuple(matrix.index_select(0, rows) for matrix in self.vectors),
         )
 
+    def at(self, row: int) -> Features:
+        """The features of one row; a view where there are no lists."""
+        if self.lists:
+            return self.take(torch.tensor([row]))
+        only = slice(row, row + 1)
+        return Features(self.indices[only], (), tuple(matrix[only] for matrix in self.vectors))
+
     def first(self, count: int) -> Features:
         """The first rows."""
         return self if count == len(self) else self.take(torch.arange(min(count, len(self))))

@@ -20,6 +20,7 @@ from limerank.serve import deadline as deadlines
 from limerank.serve.deadline import LEAST_EVENTS, Deadline, RequestRecord, UserStageCost, best_in_time
 from limerank.serve.engine import Engine
 from limerank.serve.requests import Event
+from limerank.serve.scorer import Scored
 
 
 @pytest.fixture
@@ -117,17 +118,21 @@ def test_scored_in_time_is_a_prefix_of_the_candidates(items: int, k: int, budget
     head = RequestHead(torch.randn(2, 2, generator=generator), torch.zeros(2), layers)
     index = torch.randint(0, items, (2 * items,), generator=generator) if named and items else None
     count = items if index is None else len(index)
+
+    def plain_best(*, k: int, store: RowStore, index: torch.Tensor | None) -> Scored:
+        return Scored(best_candidates(store, head, k, 1, index), "folded")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadlines, "FIRST_BLOCK", 4)
         patch.setattr(deadlines, "BLOCK", 8)
         record = RequestRecord.begin(Deadline(budget + 2, Clock(tick=1)))
-        top, unscored = best_in_time(record, best_candidates, store, head, k, 1, index)
+        scored_by, unscored = best_in_time(record, plain_best, store, k, index)
     scored = count - unscored
     assert scored >= min(count, 4)
     whole = torch.arange(items) if index is None else index
     expected = best_candidates(store, head, min(k, scored), 1, whole[:scored])
-    assert top.positions.tolist() == expected.positions.tolist()
-    assert torch.equal(top.values, expected.values)
+    assert scored_by.top.positions.tolist() == expected.positions.tolist()
+    assert torch.equal(scored_by.top.values, expected.values)
 
 
 def test_a_history_is_shortened_to_what_fits(engine: Engine) -> None:

@@ -18,14 +18,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from limerank.errors import DeadlineError, UsageError
-from limerank.ops.candidate import RequestHead, RowStore, RunningTop, Top
+from limerank.ops.candidate import RowStore, RunningTop, Top
+from limerank.serve.scorer import Scored
 from limerank.serve.timeline import Seconds, Timeline
 
 FIRST_BLOCK, BLOCK = 4096, 32768
@@ -35,8 +36,13 @@ USER_FRACTION = WAITING_FRACTION = 0.5
 LEAST_EVENTS = 8
 """A history is never cut shorter: so few events cost hardly more than none."""
 NEW_FRACTION, TRIED_AGAIN = 0.3, 0.95
-Best = Callable[[RowStore, RequestHead, int, int, Tensor | None], Top]
-"""`limerank.ops.candidate.best_candidates`, or another that gives the same."""
+
+
+class Best(Protocol):
+    """Finds the best `k` of the candidates of a store that an index names (None: all), as a Scorer does."""
+
+    def __call__(self, *, k: int, store: RowStore, index: Tensor | None) -> Scored:
+        """They, and how they were found."""
 
 
 class Deadline:
@@ -162,28 +168,25 @@ def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> i
 
 
 def best_in_time(
-    record: RequestRecord,
-    best: Best,
-    store: RowStore,
-    head: RequestHead,
-    k: int,
-    task: int,
-    index: Tensor | None,
-) -> tuple[Top, int]:
+    record: RequestRecord, best: Best, store: RowStore, k: int, index: Tensor | None
+) -> tuple[Scored, int]:
     """The best of the candidates that can be scored in time, as `best` gives them, and how many were not scored.
 
     Without a deadline these are all. Scored in time or not, the first block always is.
     """
     count = len(store) if index is None else len(index)
     if not record.deadline.limited or count <= FIRST_BLOCK:
-        return best(store, head, k, task, index), 0
-    kept, positions, start = RunningTop(k), [], 0
+        return best(k=k, store=store, index=index), 0
+    kept, parts, positions, start = RunningTop(k), [], [], 0
     while start < count and not (start and record.deadline.over()):
         stop = min(start + (BLOCK if start else FIRST_BLOCK), count)
         part, chosen = (store.between(start, stop), None) if index is None else (store, index[start:stop])
-        top = best(part, head, min(k, stop - start), task, chosen)
-        kept.add(top.scores, top.values)
-        positions.append(top.positions + start)
+        scored = best(k=min(k, stop - start), store=part, index=chosen)
+        kept.add(scored.top.scores, scored.top.values)
+        positions.append(scored.top.positions + start)
+        parts.append(scored)
         start = stop
     found = kept.result()
-    return Top(torch.cat(positions)[found.positions], found.scores, found.values), count - start
+    top = Top(torch.cat(positions)[found.positions], found.scores, found.values)
+    rescored, fell_back = sum(part.rescored for part in parts), any(part.fell_back for part in parts)
+    return Scored(top, parts[-1].path, rescored, fell_back), count - start

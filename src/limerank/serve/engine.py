@@ -24,7 +24,8 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState
-from limerank.ops.candidate import best_candidates, candidate_probabilities
+from limerank.models.serving import prepare_user_stage
+from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
@@ -34,7 +35,7 @@ from limerank.serve.requests import Asked, Event, RequestReader, checked_id, che
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
 from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified
-from limerank.serve.scorer import choose_path, request_head
+from limerank.serve.scorer import Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
@@ -67,11 +68,17 @@ class Engine:
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
-        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.user_stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        by_row = RequestReader(bundle, by_row=True)
+        stage = self.user_stage
+        self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
         self.retrievers = Retrievers(bundle)
         self._cost = UserStageCost()
+        self.scorer = Scorer(self.ranker, bundle.rows)
+        if self.scorer.worth_preparing:
+            self.workers.run(partial(self.scorer.prepare, self.workers.deal))
 
     @classmethod
     def open(
@@ -285,19 +292,17 @@ class Engine:
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
-        path = choose_path(self.ranker, candidates)
-        head = request_head(self.ranker, encoded.state, path)
         store, index = self.catalog.candidates(rows)
         wanted = candidates if limit is None else min(limit, candidates)
         besides = len(seen) if rows is None else 0
-        best = partial(best_candidates, deal=self.workers.deal)
-        top, unscored = best_in_time(record, best, store, head, wanted + besides, task, index)
+        scores = partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
+        best, unscored = best_in_time(record, scores, store, wanted + besides, index)
         if rows is None:  # what was seen needed no score
             unscored -= int((seen >= len(store) - unscored + FIRST_ITEM_ROW).sum())
         record.leave_unscored(unscored, candidates)
         clock.lap("interact")
-        order = top.positions.numpy()
-        values = top.values.numpy()
+        order = best.top.positions.numpy()
+        values = best.top.values.numpy()
         if item_ids is not None:
             names = [item_ids[position] for position in order.tolist()]
         else:
@@ -317,8 +322,10 @@ class Engine:
             unknown_items=self._unknown(item_ids, rows),
             repeated_items=repeated,
             seen_items=asked - candidates,
-            path=path,
+            path=best.path,
             milliseconds=clock.milliseconds(),
+            rescored=best.rescored,
+            fell_back=best.fell_back,
             timeline=clock.spans(),
             degraded=list(record.degraded),
             unscored=unscored,
