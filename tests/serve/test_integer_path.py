@@ -18,7 +18,7 @@ from limerank.ops.candidate.integer import IntegerRows, best_by_integers, fast, 
 from limerank.serve import scorer as scorer_module
 from limerank.serve.bundles.offline import RowType, compute_rows
 from limerank.serve.engine import Engine
-from limerank.serve.scorer import Scorer, request_head
+from limerank.serve.stages.scorer import Scorer, request_head
 from limerank.splits import Part
 
 FOLD_WITH: dict[str, dict[str, object]] = {
@@ -98,7 +98,7 @@ def test_the_engine_answers_the_same(prepared: Engine, monkeypatch: pytest.Monke
     assert [one.path for one in answers[:3]] == ["integer"] * 3
     assert all(one.path != "integer" for one in answers[4:])
     assert all(one.fell_back or 0 < one.rescored <= 200 // 8 for one in answers[:3])
-    prepared.scorer.pays_from = None
+    prepared.stages.scorer.pays_from = None
     for one, question in zip(answers, asked, strict=True):
         other = prepared.answer("u3", **question)
         assert other.path in ("folded", "plain")
@@ -107,8 +107,8 @@ def test_the_engine_answers_the_same(prepared: Engine, monkeypatch: pytest.Monke
 
 
 def test_small_catalogs_are_not_prepared(engine: Engine) -> None:
-    assert engine.scorer.pays_from is None
-    assert engine.scorer.integer_rows is None
+    assert engine.stages.scorer.pays_from is None
+    assert engine.stages.scorer.integer_rows is None
     assert engine.answer("u3", limit=3).path in ("folded", "plain")
 
 
@@ -122,7 +122,7 @@ def made_up(items: int, ranker: Ranker, near_ties: bool = False) -> RowStore:
 
 
 def test_which_candidates_go_in_integers(dataset: StoredDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Own rows and views of them from some row on, many candidates for few wanted; everything else in fp32."""
+    """Own rows and views of them, many candidates for few wanted; everything else in fp32."""
     monkeypatch.setattr(scorer_module, "fast", lambda width, hidden: reference)
     monkeypatch.setattr(scorer_module, "pays_from", lambda shape: 2000)
     ranker = built("lime-mha", dataset)
@@ -135,14 +135,19 @@ def test_which_candidates_go_in_integers(dataset: StoredDataset, monkeypatch: py
         scorer.prepare()
         own = scorer.best(user, 5)
         assert (own.path, own.fell_back) == ("integer", False)
-        assert scorer.best(user, 5, store=store.behind(1)).path == "integer"
+        for view in (store.behind(1), store.between(0, 4000), store.between(1234, 3456)):
+            seen, copy = scorer.best(user, 5, store=view), RowStore(view.rows.clone(), view.head_part.clone())
+            assert seen.path == "integer"
+            torch.testing.assert_close(
+                scorer.best(user, 5, store=copy).top.scores, seen.top.scores, rtol=1e-4, atol=1e-6
+            )
         assert scorer.best(user, 5, index=torch.arange(3000)).path == "integer"
         others = [
             scorer.best(user, 5, index=torch.arange(1999)),
             scorer.best(user, 1000),
             scorer.best(user, 0),
             scorer.best(user, 5, store=RowStore(store.rows.clone(), store.head_part.clone())),
-            scorer.best(user, 5, store=store.between(0, 4000)),
+            scorer.best(user, 5, store=store.between(0, 1000)),
         ]
         assert all(one.path in ("folded", "plain") for one in others)
         torch.testing.assert_close(others[3].top.scores, own.top.scores, rtol=1e-4, atol=1e-6)

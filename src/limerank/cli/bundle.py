@@ -1,4 +1,4 @@
-"""`limerank bundle`: list, show, verify, activate, roll back, collect."""
+"""`limerank bundle`: list, show, verify, activate, roll back, index, collect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limerank.cli.common import JsonOption, StoreArgument, emit_json, emit_table, say
+from limerank.cli.common import JsonOption, StoreArgument, ThreadsOption, emit_json, emit_table, say, use_threads
 
 app = typer.Typer(no_args_is_help=True, help="The bundles of a store: immutable, verified, one active.")
 
@@ -102,6 +102,39 @@ def rollback(store: StoreArgument, as_json: JsonOption = False) -> None:
     opened = BundleStore.open(store)
     opened.roll_back()
     _active(opened.current_id(), opened.previous_id(), as_json)
+
+
+@app.command(epilog="Example: limerank bundle index stores/demo")
+def index(
+    store: StoreArgument,
+    bundle_id: BundleArgument = None,
+    recall: Annotated[
+        float, typer.Option(min=0, max=1, help="Fraction of the exact top K that a search should find.")
+    ] = 0.99,
+    k: Annotated[int, typer.Option("--k", min=1, help="K, items of an exact answer.")] = 100,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Candidates that a search finds; default: as many as recommend asks for.")
+    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="Users for whom the recall is measured.")] = 32,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the FAISS index of a bundle's rows anew, and measure what it finds of the exact answer."""
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.retrieval.index import build_index
+
+    use_threads(threads)
+    opened = BundleStore.open(store).open_bundle(bundle_id)
+    made = build_index(opened, recall=recall, k=k, candidates=candidates, users=users, threads=threads or 1)
+    if as_json:
+        emit_json(made.model_dump(mode="json"))
+        return
+    say(f"index of {made.items:,} items, {made.lists:,} lists, of which a search reads {made.probes:,}")
+    for found, where in ((made.recall, "there"), (made.linear_recall, "in all lists")):
+        say(
+            f"of the exact top {k}, {found.candidates:,} candidates found {where} hold {found.mean:.1%} "
+            f"(of {found.users} users the worst: {found.least:.1%})"
+        )
 
 
 @app.command(epilog="Example: limerank bundle gc stores/demo --keep 3")

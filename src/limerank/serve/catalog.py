@@ -45,6 +45,13 @@ class CandidatePart:
     def __len__(self) -> int:
         return len(self.store) if self.index is None else len(self.index)
 
+    def shown_behind(self, position: int) -> int:
+        """How many candidates from a position on are not left out in any case."""
+        behind = len(self) - position
+        if not behind or not len(self.hidden):
+            return behind
+        return behind - int(np.isin(self.keys_of(np.arange(position, len(self))), self.hidden).sum())
+
     def keys_of(self, positions: Rows) -> Rows:
         """The keys of candidates by their position in this part."""
         return positions + FIRST_ITEM_ROW if self.keys is None else self.keys[positions]
@@ -118,6 +125,15 @@ class Catalog:
         if self.overlay.rows is None or not len(slots):
             return []
         return [CandidatePart(self.overlay.rows, torch.from_numpy(slots), keys, of_bundle=False)]
+
+    def without_deleted(self, item_ids: Sequence[str]) -> list[str]:
+        """Items that were not deleted; those that were never known stay."""
+        entries = self.overlay.entries
+        return [item for item in item_ids if item not in entries or not entries[item].change.deleted]
+
+    def changed_items(self) -> list[str]:
+        """The items whose rows are not the bundle's: no index of the bundle's rows knows them."""
+        return self.names_of_rows(self.overlay.served[0])
 
     def widened(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and head parts in fp32, in the order asked for."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from limerank.serve.catalog import Catalog
+from limerank.serve.timeline import Span
 
 OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
 
@@ -43,13 +44,22 @@ class Ranking:
     """How they were scored: `integer`, `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact
     scores."""
     milliseconds: dict[str, float]
-    """By stage: user, lookup, interact, select; and in total."""
+    """By stage: queue (for a free worker), user, lookup, interact, select, and of a recommendation retrieve, wait and
+    diversify; and in total."""
     rescored: int = 0
     """On the integer path: candidates that its bound could not exclude, scored again in fp32."""
     fell_back: bool = False
     """On the integer path: its bound excluded too few, and all candidates were scored in fp32."""
     overlay_items: int = 0
     """Candidates scored by rows that were upserted after the bundle was exported."""
+    timeline: list[Span] = field(default_factory=list)
+    """When each stage began and ended, and on which thread."""
+    retrieved_by: list[str] = field(default_factory=list)
+    """What found the candidates of a recommendation."""
+    degraded: list[str] = field(default_factory=list)
+    """What was left out because of the deadline, a line each; empty if nothing was."""
+    unscored: int = 0
+    """Candidates that were not scored because of the deadline."""
 
 
 def ranking_frame(catalog: Catalog, rankings: Sequence[Ranking]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,19 @@ class Asked:
     def count(self) -> int:
         """How many events the user has, whether they are kept or not."""
         return int(self.stored.stop - self.stored.start) + len(self.items)
+
+    def latest(self, most: int) -> Asked:
+        """The same request of a user who has only the latest events, at most so many."""
+        dropped = max(0, self.count - most)
+        old = min(dropped, int(self.stored.stop - self.stored.start))
+        new = slice(dropped - old, None)
+        return replace(
+            self,
+            stored=slice(self.stored.start + old, self.stored.stop),
+            items=self.items[new],
+            events=self.events[new],
+            times=None if self.times is None else self.times[new],
+        )
 
 
 class RequestReader:

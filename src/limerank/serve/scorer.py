@@ -124,7 +124,7 @@ class Scorer:
     ) -> Scored:
         """The `k` best of one user's candidates: those that `index` names, or all of a store, by default the own one.
 
-        Another store is scored too; but only the own one, or a view of its rows from some row on, in integers.
+        Another store is scored too; but only the own one, or a view of its rows, in integers.
         """
         store = self.store if store is None else store
         count = len(store) if index is None else len(index)
@@ -152,13 +152,15 @@ class Scorer:
         return True
 
     def _rows_of(self, store: RowStore) -> IntegerRows | None:
-        """The integer rows of the own store or of a view of its last rows."""
+        """The integer rows of the own store or of a view of some of its rows, one behind the other."""
         own = self.store.head_part
         if self.integer_rows is None or store is self.store:
             return self.integer_rows
-        first = len(self.store) - len(store)
-        same = first >= 0 and store.head_part.data_ptr() == own[first:].data_ptr() and len(store) > 0
-        return self.integer_rows.behind(first) if same and store.head_part.dtype == own.dtype else None
+        if not len(store) or (store.head_part.dtype, store.head_part.stride()) != (own.dtype, own.stride()):
+            return None
+        first, rest = divmod(store.head_part.data_ptr() - own.data_ptr(), own.element_size() * own.stride(0))
+        last = first + len(store)
+        return self.integer_rows.between(first, last) if not rest and first >= 0 and last <= len(own) else None
 
     def _later_bound(self, head: RequestHead, task: int) -> LaterBound:
         if task not in self._later:

@@ -12,7 +12,7 @@ from limerank.errors import BundleError, ConflictError, did_you_mean
 from limerank.serve.bundles.bundle import Bundle, BundleManifest, read_manifest
 from limerank.typed import validate
 
-ACTIVE, BUNDLES = "ACTIVE.json", "bundles"
+ACTIVE, BUNDLES, INDEXES = "ACTIVE.json", "bundles", "indexes"
 UNFINISHED_ENDING, LOCK = ".unfinished", "lock"
 
 
@@ -103,6 +103,7 @@ class BundleStore:
         leftovers = [f.name for f in self._folders() if files.is_leftover(f) or (is_unfinished(f) and not _busy(f))]
         for name in [*removed, *leftovers]:
             shutil.rmtree(self.path / BUNDLES / name)
+            shutil.rmtree(self.path / INDEXES / name, ignore_errors=True)
         return [*removed, *leftovers]
 
     def _folders(self) -> list[Path]:

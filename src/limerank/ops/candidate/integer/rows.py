@@ -103,7 +103,11 @@ class IntegerRows:
 
     def behind(self, first: int) -> IntegerRows:
         """The items from `first` on, as a view."""
-        parts = self.rows[first:], self.head_part[first:], self.norms[first:]
+        return self.between(first, len(self))
+
+    def between(self, first: int, last: int) -> IntegerRows:
+        """The items from `first` up to, not including, `last`, as a view."""
+        parts = self.rows[first:last], self.head_part[first:last], self.norms[first:last]
         return IntegerRows(*parts, self.of_row, self.of_part, self.row_norm)
 
 
