@@ -46,10 +46,14 @@ from .schema import Schema as Schema
 from .schema import Task as Task
 from .schema import TimeUnit as TimeUnit
 from .serve.bundles.store import BundleStore as BundleStore
+from .serve.deadline import Deadline as Deadline
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
+from .serve.overlay.items import Item as Item
 from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event
+from .serve.retrieval.diversity import AtMost as AtMost
+from .serve.retrieval.diversity import Mmr as Mmr
 from .splits import ByColumn as ByColumn
 from .splits import Days as Days
 from .splits import GlobalTime as GlobalTime

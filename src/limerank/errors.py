@@ -47,6 +47,10 @@ class UnavailableError(LimerankError):
     exit_code = 6
 
 
+class DeadlineError(UnavailableError):
+    """A request whose time was up before anything could be done for it."""
+
+
 class InterruptionError(LimerankError):
     """Somebody pressed Ctrl-C: nothing is wrong, but a command says what is there and what is not."""
 

@@ -41,7 +41,7 @@ def test_the_walk_by_hand(tmp_path: Path) -> None:
     ranked = answer("rank", store, "--user", "u1", "--items", "i1,i2,ghost", "--context", "device=tv,hour=9")
     assert ranked["bundle"] == exported["bundle"]
     assert ranked["unknown_items"] == ["ghost"]
-    assert set(ranked["milliseconds"]) == {"user", "lookup", "interact", "select", "total"}
+    assert set(ranked["milliseconds"]) == {"queue", "user", "lookup", "interact", "select", "total"}
     assert answer("bundle", "verify", store)["bundle"] == exported["bundle"]
     assert answer("bundle", "list", store)["current"] == exported["bundle"]
     assert answer("bundle", "show", store)["id"] == exported["bundle"]

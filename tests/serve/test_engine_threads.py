@@ -15,7 +15,8 @@ import torch
 
 from limerank.api.run import Run
 from limerank.errors import UsageError
-from limerank.serve.engine import EncodedRequest, Engine
+from limerank.serve.answering import EncodedRequest
+from limerank.serve.engine import Engine
 from limerank.serve.ranking import Ranking
 from limerank.serve.requests import Event
 

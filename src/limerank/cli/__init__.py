@@ -12,6 +12,7 @@ from limerank import __version__
 from limerank.cli import (
     bench,
     bundle,
+    catalog,
     data,
     evaluation,
     init,
@@ -20,6 +21,7 @@ from limerank.cli import (
     prediction,
     quickstart,
     rank,
+    recommend,
     runs,
     study,
     training,
@@ -29,7 +31,7 @@ from limerank.cli.common import report_error
 from limerank.cli.prepare import prepare_app
 from limerank.errors import InterruptionError, LimerankError, UnavailableError, UsageError
 
-READ_ONLY = {"describe", "models", "evaluate", "runs", "rank", "links", "bench"}
+READ_ONLY = {"describe", "models", "evaluate", "runs", "rank", "recommend", "links", "bench"}
 
 
 class Commands(TyperGroup):
@@ -80,8 +82,10 @@ app.add_typer(runs.app, name="runs")
 tuning.register(app)
 evaluation.register(app)
 rank.register(app)
+recommend.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(catalog.app, name="items")
 app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")
 

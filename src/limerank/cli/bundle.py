@@ -1,4 +1,4 @@
-"""`limerank bundle`: list, show, verify, activate, roll back, collect."""
+"""`limerank bundle`: list, show, verify, activate, roll back, index, collect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limerank.cli.common import JsonOption, StoreArgument, emit_json, emit_table, say
+from limerank.cli.common import JsonOption, StoreArgument, ThreadsOption, emit_json, emit_table, say, use_threads
 
 app = typer.Typer(no_args_is_help=True, help="The bundles of a store: immutable, verified, one active.")
 
@@ -57,11 +57,16 @@ def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOp
     chosen = bundle_id or opened.current_id()
     if chosen is None:
         raise BundleError(f"{store}: no bundle is active; name one of {', '.join(opened.ids())}")
-    facts = read_manifest(opened.bundle_path(chosen)).model_dump(mode="json")
+    manifest = read_manifest(opened.bundle_path(chosen))
+    facts = manifest.model_dump(mode="json")
+    ages = {"age_seconds": manifest.age_seconds(), "watermark_age_seconds": manifest.watermark_age_seconds()}
     if as_json:
-        emit_json(facts)
+        emit_json(facts | ages)
         return
-    emit_table("", ["key", "value"], [[key, value] for key, value in facts.items() if key != "files"], wrap="value")
+    rows = [[key, value] for key, value in facts.items() if key != "files"]
+    rows.append(["age of item rows", _ago(ages["age_seconds"])])
+    rows.append(["age of the newest event", _ago(ages["watermark_age_seconds"])])
+    emit_table("", ["key", "value"], rows, wrap="value")
     emit_table("", ["file", "bytes", "sha256"], [[f["path"], f["bytes"], f["sha256"][:12]] for f in facts["files"]])
 
 
@@ -99,6 +104,39 @@ def rollback(store: StoreArgument, as_json: JsonOption = False) -> None:
     _active(opened.current_id(), opened.previous_id(), as_json)
 
 
+@app.command(epilog="Example: limerank bundle index stores/demo")
+def index(
+    store: StoreArgument,
+    bundle_id: BundleArgument = None,
+    recall: Annotated[
+        float, typer.Option(min=0, max=1, help="Fraction of the exact top K that a search should find.")
+    ] = 0.99,
+    k: Annotated[int, typer.Option("--k", min=1, help="K, items of an exact answer.")] = 100,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Candidates that a search finds; default: as many as recommend asks for.")
+    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="Users for whom the recall is measured.")] = 32,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the FAISS index of a bundle's rows anew, and measure what it finds of the exact answer."""
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.retrieval.index import build_index
+
+    use_threads(threads)
+    opened = BundleStore.open(store).open_bundle(bundle_id)
+    made = build_index(opened, recall=recall, k=k, candidates=candidates, users=users, threads=threads or 1)
+    if as_json:
+        emit_json(made.model_dump(mode="json"))
+        return
+    say(f"index of {made.items:,} items, {made.lists:,} lists, of which a search reads {made.probes:,}")
+    for found, where in ((made.recall, "there"), (made.linear_recall, "in all lists")):
+        say(
+            f"of the exact top {k}, {found.candidates:,} candidates found {where} hold {found.mean:.1%} "
+            f"(of {found.users} users the worst: {found.least:.1%})"
+        )
+
+
 @app.command(epilog="Example: limerank bundle gc stores/demo --keep 3")
 def gc(
     store: StoreArgument,
@@ -113,6 +151,15 @@ def gc(
         emit_json({"removed": removed})
         return
     say(f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove")
+
+
+def _ago(seconds: float | None) -> str:
+    """A time that has passed, in the largest unit of which it has two or more."""
+    if seconds is None:
+        return "unknown: the log has no times"
+    units = [("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1)]
+    name, length = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
+    return f"{seconds / length:,.0f} {name}"
 
 
 def _active(current: str | None, previous: str | None, as_json: bool) -> None:

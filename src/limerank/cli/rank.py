@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -16,21 +15,28 @@ from limerank.cli.common import (
     emit_json,
     emit_table,
     listed,
-    parse_pairs,
     say,
     use_threads,
 )
 from limerank.cli.items import ItemNames
 from limerank.cli.links import attribute_text, profile_facts
+from limerank.cli.request import (
+    BundleOption,
+    ContextOption,
+    DeadlineOption,
+    EventOption,
+    NowOption,
+    TaskOption,
+    UserOption,
+    parse_request,
+)
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
     from limerank.serve.explanation.explain import CandidateExplanation, EventRead, Explanation
     from limerank.serve.explanation.link_profiles import LinkProfile
     from limerank.serve.ranking import Ranking
-    from limerank.serve.requests import Event
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN_LINKS, SHOWN_EVENTS = 5, 3
 
 
@@ -43,30 +49,18 @@ def register(app: typer.Typer) -> None:
 
 def rank(
     store: StoreArgument,
-    user: Annotated[str, typer.Option(help="User id; an unknown one ranks with an empty history.")],
+    user: UserOption,
     items: Annotated[
         str | None, typer.Option(help="Candidate ids, comma-separated; default: the whole catalog.")
     ] = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Leave out items that the user has events with, however long ago.")
     ] = False,
-    context: Annotated[str, typer.Option(help="Context features, for example device=phone,hour=20.")] = "",
-    event: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Something the user did since, for example item=i7,clicked=1; time=... says when, default: --now. "
-            "Repeatable, in order; not stored."
-        ),
-    ] = None,
-    now: Annotated[
-        str | None,
-        typer.Option(
-            help="The time of the request: 2026-01-31T12:00:00Z or milliseconds since 1970; default: the latest time "
-            "the bundle or an event knows."
-        ),
-    ] = None,
+    context: ContextOption = "",
+    event: EventOption = None,
+    now: NowOption = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 10,
-    task: Annotated[str | None, typer.Option(help="Task to order by; default: the first.")] = None,
+    task: TaskOption = None,
     explain: Annotated[
         int | None,
         typer.Option(
@@ -80,7 +74,8 @@ def rank(
             "default: first."
         ),
     ] = None,
-    bundle: Annotated[str | None, typer.Option(help="Bundle id; default: the active one.")] = None,
+    deadline_ms: DeadlineOption = None,
+    bundle: BundleOption = None,
     threads: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,32 +93,25 @@ def rank(
     chosen = [text.strip() for text in items.split(",") if text.strip()] if items is not None else None
     if chosen is not None and not chosen:
         raise UsageError("--items: names no candidate; give ids separated by commas, or leave it out for the catalog")
-    request: dict[str, Any] = {
-        "context": parse_pairs(context, "--context"),
-        "events": [_event(text) for text in event or ()],
-        "now": None if now is None else _milliseconds(now, f"--now {now}"),
-        "limit": limit,
-        "task": task,
-    }
-    names = ItemNames(engine.bundle)
-    for _ in range(2):  # the first call maps the rows and allocates
-        ranking = engine.answer(user, chosen, exclude_seen=exclude_seen, **request)
+    request = parse_request(context, event, now, task)
+    names = ItemNames(engine.catalog)
+    for budget in (None, deadline_ms):  # the first call maps the rows and allocates
+        ranking = engine.answer(user, chosen, limit=limit, exclude_seen=exclude_seen, deadline_ms=budget, **request)
     if explain is None:
         if as_json:
             emit_json(ranking_facts(ranking, names))
             return
-        _show(user, ranking, names)
+        show_ranking(user, ranking, names)
         return
     from limerank.serve.explanation.explain import explain as explained
     from limerank.serve.explanation.link_profiles import link_profiles
 
-    del request["limit"]
     explanation = explained(engine, user, ranking.item_ids[:explain], layer=layer or "first", **request)
     profiles = link_profiles(engine.bundle)
     if as_json:
         emit_json({**ranking_facts(ranking, names), "explanation": explanation_facts(explanation, profiles, names)})
         return
-    _show(user, ranking, names)
+    show_ranking(user, ranking, names)
     for rank, candidate in enumerate(explanation.candidates, 1):
         _show_why(rank, candidate, explanation, profiles, names)
 
@@ -138,12 +126,16 @@ def ranking_facts(ranking: Ranking, names: ItemNames) -> dict[str, Any]:
         "unknown_items": ranking.unknown_items,
         "repeated_items": ranking.repeated_items,
         "seen_items": ranking.seen_items,
+        "overlay_items": ranking.overlay_items,
         "items": [
             {"id": item, **display, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
             for item, display, row in shown
         ],
         "path": ranking.path,
         "milliseconds": {stage: round(value, 4) for stage, value in ranking.milliseconds.items()},
+        "timeline": [asdict(span) for span in ranking.timeline],
+        "degraded": ranking.degraded,
+        "unscored": ranking.unscored,
     }
 
 
@@ -164,32 +156,8 @@ def _with_displays(entries: Sequence[CandidateExplanation | EventRead], names: I
     return [{**asdict(entry), **display} for entry, display in zip(entries, displays, strict=True)]
 
 
-def _event(text: str) -> Event:
-    from limerank.serve.requests import Event
-
-    pairs = parse_pairs(text, "--event")
-    if "item" not in pairs:
-        raise UsageError(f"--event {text}: needs item=ID")
-    features: dict[str, Any] = dict(pairs)
-    item, time = features.pop("item"), features.pop("time", None)
-    return Event(item, features, None if time is None else _milliseconds(time, f"--event {text}"))
-
-
-def _milliseconds(text: str, option: str) -> int:
-    """Milliseconds since 1970, from just that or from an ISO 8601 time; UTC where it names no zone, as in logs."""
-    try:
-        if text.isascii() and text.isdigit():
-            return int(text)
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{option}: '{text}' is not a time; write 2026-01-31T12:00:00Z, or milliseconds since 1970"
-        ) from None
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - EPOCH) // timedelta(milliseconds=1)
-
-
-def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
+def show_ranking(user: str, ranking: Ranking, names: ItemNames) -> None:
+    """A ranking for people: a table, then how it came about."""
     shown = zip(ranking.item_ids, names.cells(ranking.item_ids), ranking.probabilities, strict=True)
     emit_table(
         "",
@@ -206,8 +174,12 @@ def _show(user: str, ranking: Ranking, names: ItemNames) -> None:
         say(f"unknown items, scored as such: {listed(ranking.unknown_items)}")
     if ranking.repeated_items:
         say(f"named more than once, and ranked as often: {listed(ranking.repeated_items)}")
+    if ranking.overlay_items:
+        say(f"upserted since the bundle was exported: {ranking.overlay_items:,} of the candidates")
     if ranking.seen_items:
         say(f"left out because the user has events with them: {ranking.seen_items:,} items")
+    for reason in ranking.degraded:
+        say(f"degraded, for want of time: {reason}")
 
 
 def _show_why(

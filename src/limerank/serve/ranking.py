@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
+from limerank.serve.timeline import Span
 
 OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
 
@@ -33,20 +34,37 @@ class Ranking:
     candidates: int
     """Items that were scored."""
     unknown_items: list[str]
-    """Asked for, but not in the bundle; scored as 'unknown'."""
+    """Asked for, but not in the catalog, or deleted. All score alike, by the row of an item of which nothing is known:
+    every feature 'unknown', which rankers are trained for (`unknown_rate`)."""
     repeated_items: list[str]
     """Asked for more than once; each mention is ranked."""
     seen_items: int
     """Candidates left out because the user has events with them, if that was asked for."""
     path: str
-    """How they were scored: `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact scores."""
+    """How they were scored: `integer`, `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact
+    scores."""
     milliseconds: dict[str, float]
-    """By stage: user, lookup, interact, select; and in total."""
+    """By stage: queue (for a free worker), user, lookup, interact, select, and of a recommendation retrieve, wait and
+    diversify; and in total."""
+    rescored: int = 0
+    """On the integer path: candidates that its bound could not exclude, scored again in fp32."""
+    fell_back: bool = False
+    """On the integer path: its bound excluded too few, and all candidates were scored in fp32."""
+    overlay_items: int = 0
+    """Candidates scored by rows that were upserted after the bundle was exported."""
+    timeline: list[Span] = field(default_factory=list)
+    """When each stage began and ended, and on which thread."""
+    retrieved_by: list[str] = field(default_factory=list)
+    """What found the candidates of a recommendation."""
+    degraded: list[str] = field(default_factory=list)
+    """What was left out because of the deadline, a line each; empty if nothing was."""
+    unscored: int = 0
+    """Candidates that were not scored because of the deadline."""
 
 
-def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
+def ranking_frame(catalog: Catalog, rankings: Sequence[Ranking]) -> pl.DataFrame:
     """Rankings one below the other: rank, item_id, display where the log has one, and a probability per task."""
-    ids = bundle.item_ids
+    bundle = catalog.bundle
     names = [name for ranking in rankings for name in ranking.item_ids]
     ranks = [np.arange(1, len(ranking.item_ids) + 1) for ranking in rankings]
     tasks = bundle.manifest.tasks
@@ -57,7 +75,7 @@ def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
         *(pl.Series(_column(task), values[:, number]) for number, task in enumerate(tasks)),
     ]
     if bundle.manifest.display is not None:
-        columns.insert(2, pl.Series("display", ids.displays_of(ids.rows_of(names)), dtype=pl.String))
+        columns.insert(2, pl.Series("display", catalog.displays_of(names), dtype=pl.String))
     return pl.DataFrame(columns)
 
 

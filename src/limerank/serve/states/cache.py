@@ -51,6 +51,11 @@ class UserStates:
                 self._resize(key, size)
         return found
 
+    def knows(self, source: UserSource, user_id: str) -> bool:
+        """Whether something is kept of a user, so that a request need not read the whole history."""
+        with self._lock:
+            return (source.version, user_id) in self._sizes
+
     def forget(self, version: str | None = None, user_id: str | None = None) -> None:
         """Forget a version of a source, a user, or everything."""
         with self._lock:

@@ -1,0 +1,163 @@
+"""A request through the engine's stages (paper, figure "LIME Inference"); all of it runs in a worker.
+
+user      the history becomes a user state; once per request, whatever the number of candidates
+lookup    candidate ids become item rows
+interact  rows times user state, the head, probabilities, and a running choice of the best
+select    names of the chosen
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from limerank.data.store.manifest import UNKNOWN_ROW
+from limerank.models import UserState
+from limerank.models.serving import prepare_user_stage
+from limerank.ops.candidate import candidate_probabilities
+from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import CandidatePart, Catalog, best_of, scattered
+from limerank.serve.deadline import RequestRecord, UserStageCost, best_in_time, events_in_time
+from limerank.serve.ranking import Ranking
+from limerank.serve.requests import Asked, RequestReader
+from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
+from limerank.serve.states import How, UserSource, UserStates
+from limerank.serve.workers import Workers
+
+
+@dataclass(frozen=True)
+class EncodedRequest:
+    """What the user stage leaves behind for one request."""
+
+    state: UserState
+    known_user: bool
+    history_used: int
+    how: How
+    """Whether the state was kept, grown by new events, or computed."""
+
+
+class Stages:
+    """The stages of requests to one bundle; safe from many threads."""
+
+    def __init__(self, bundle: Bundle, workers: Workers, states: UserStates | None) -> None:
+        self.bundle = bundle
+        self.workers = workers
+        self.states = states
+        stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        self.requests = RequestReader(bundle, by_row=True)
+        self.users = UserSource(bundle.manifest.id, stage.ranker, self.requests, encode=stage, embed=stage.history)
+        self.cost = UserStageCost()
+        self.scorer = Scorer(bundle.ranker, bundle.rows)
+        if self.scorer.worth_preparing:
+            workers.run(partial(self.scorer.prepare, workers.deal))
+
+    def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
+        """The user stage, over as many events as there is time for, unless a state is kept of the user."""
+        encoded = self._encoded(asked, record)
+        took = record.timeline.lap("user")
+        if encoded.how == "computed":
+            self.cost.observe(encoded.history_used, took)
+        return encoded
+
+    def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
+        used = asked.count - self.requests.first_kept(asked)
+        version = None if self.states is None else self.requests.version(asked)
+        users = self.users if version is None else self.users.of_version(version)
+        if self.states is None or version is None or not self.states.knows(users, asked.user_id):
+            readable = events_in_time(record, self.cost, used)
+            if readable < used:
+                return EncodedRequest(users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
+        if self.states is None or version is None:
+            return EncodedRequest(users.encode(asked), asked.known_user, used, "computed")
+        found = self.states.encode(users, asked)
+        return EncodedRequest(found.state, asked.known_user, used, found.how)
+
+    def ordered(
+        self,
+        catalog: Catalog,
+        encoded: EncodedRequest,
+        item_ids: list[str] | None,
+        seen: NDArray[np.int64],
+        limit: int | None,
+        task: int,
+        record: RequestRecord,
+    ) -> Ranking:
+        """Candidates (None: the whole catalog) in order, without those of seen rows."""
+        clock = record.timeline
+        rows = None if item_ids is None else catalog.rows_of(item_ids)
+        asked = len(catalog) if rows is None else len(rows)
+        if item_ids is not None and rows is not None and len(seen):
+            item_ids, rows = _without(item_ids, rows, seen)
+        clock.lap("lookup")
+        candidates = asked - len(seen) if rows is None else len(rows)
+        parts, unscored = catalog.parts(rows, seen), 0
+        scores = partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
+
+        def search(part: CandidatePart, k: int) -> Scored:
+            nonlocal unscored
+            scored, left = best_in_time(record, scores, part.store, k, part.index)
+            unscored += part.shown_behind(len(part) - left)
+            return scored
+
+        best = best_of(parts, candidates if limit is None else min(limit, candidates), search)
+        record.leave_unscored(unscored, candidates)
+        clock.lap("interact")
+        if item_ids is not None:
+            names = [item_ids[position] for position in best.keys.tolist()]
+        else:
+            names = catalog.names_of_rows(best.keys)
+        repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
+        clock.lap("select")
+        return Ranking(
+            item_ids=names,
+            probabilities=best.values,
+            tasks=self.bundle.manifest.tasks,
+            bundle=self.bundle.manifest.id,
+            known_user=encoded.known_user,
+            user_state=encoded.how,
+            history_used=encoded.history_used,
+            candidates=candidates - unscored,
+            unknown_items=_unknown(item_ids, rows),
+            repeated_items=repeated,
+            seen_items=asked - candidates,
+            path=best.path,
+            milliseconds=clock.milliseconds(),
+            rescored=best.rescored,
+            fell_back=best.fell_back,
+            overlay_items=sum(len(part) for part in parts if not part.of_bundle),
+            timeline=clock.spans(),
+            degraded=list(record.degraded),
+            unscored=unscored,
+        )
+
+    def probabilities(
+        self, catalog: Catalog, encoded: EncodedRequest, item_ids: Sequence[str] | None
+    ) -> NDArray[np.float32]:
+        """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
+        path = choose_path(self.bundle.ranker, len(catalog) if item_ids is None else len(item_ids))
+        head = request_head(self.bundle.ranker, encoded.state, path)
+
+        def probabilities(part: CandidatePart) -> Tensor:
+            return candidate_probabilities(part.store, head, part.index, deal=self.workers.deal)
+
+        return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
+
+
+def _unknown(item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
+    if item_ids is None or rows is None:
+        return []
+    return [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+
+
+def _without(
+    item_ids: Sequence[str], rows: NDArray[np.int64], seen: NDArray[np.int64]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Candidates and their rows, without those of seen rows."""
+    kept = np.flatnonzero(~np.isin(rows, seen))
+    return [item_ids[position] for position in kept.tolist()], rows[kept]
