@@ -25,13 +25,14 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.models import UserState
-from limerank.ops.candidate import best_candidates, candidate_probabilities
+from limerank.models.serving import prepare_user_stage
+from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader, checked_id, checked_ids
-from limerank.serve.scorer import choose_path, request_head
+from limerank.serve.scorer import Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
@@ -64,9 +65,15 @@ class Engine:
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
-        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.user_stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        by_row = RequestReader(bundle, by_row=True)
+        stage = self.user_stage
+        self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
         self.catalog = Catalog(bundle)
+        self.scorer = Scorer(self.ranker, bundle.rows)
+        if self.scorer.worth_preparing:
+            self.workers.run(partial(self.scorer.prepare, self.workers.deal))
 
     @classmethod
     def open(
@@ -187,16 +194,14 @@ class Engine:
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
-        path = choose_path(self.ranker, candidates)
-        head = request_head(self.ranker, request.state, path)
         store, index = self.catalog.candidates(rows)
         wanted = candidates if limit is None else min(limit, candidates)
         besides = len(seen) if rows is None else 0
         by = tasks.index(task) if task else 0
-        top = best_candidates(store, head, wanted + besides, by, index, deal=self.workers.deal)
+        best = self.scorer.best(request.state, wanted + besides, by, store=store, index=index, deal=self.workers.deal)
         clock.lap("interact")
-        order = top.positions.numpy()
-        values = top.values.numpy()
+        order = best.top.positions.numpy()
+        values = best.top.values.numpy()
         if item_ids is not None:
             names = [item_ids[position] for position in order.tolist()]
         else:
@@ -216,8 +221,10 @@ class Engine:
             unknown_items=self._unknown(item_ids, rows),
             repeated_items=repeated,
             seen_items=asked - candidates,
-            path=path,
+            path=best.path,
             milliseconds=clock.finish(),
+            rescored=best.rescored,
+            fell_back=best.fell_back,
         )
 
     @in_a_worker

@@ -11,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Features, History, UserInputs
-from limerank.data.batches import make_history
+from limerank.data.batches import distinct_items
 from limerank.data.store.encoders import encode_rows
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
+
+FEW_EVENTS = 8  # whose items are found faster one by one
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Event:
     time: int | None = None
 
 
+Ints = NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request, checked and encoded, but with nothing of its stored history touched yet.
@@ -42,13 +47,13 @@ class Asked:
     user_id: str
     user_row: int
     stored: slice
-    items: NDArray[np.int64]
+    items: Ints
     """The item rows of the new events."""
-    events: NDArray[np.int64]
+    events: Ints
     """Their encoded features [new, features]."""
-    times: NDArray[np.int64] | None
+    times: Ints | None
     """When they happened; unknown for ready-made histories."""
-    context: NDArray[np.int64]
+    context: Ints
     """The encoded context [1, features]."""
     at: int | None
     """The time of the request; None where the log had no times, so that no ranker was trained on them."""
@@ -65,10 +70,16 @@ class Asked:
 
 
 class RequestReader:
-    """Builds the inputs of the user stage from one bundle's histories, tables and encoders."""
+    """Builds the inputs of the user stage from one bundle's histories, tables and encoders.
 
-    def __init__(self, bundle: Bundle) -> None:
+    `by_row`, for a prepared user stage, a history's items are the bundle's whole table and its events name rows of it;
+    otherwise the items of a history are held once each, as rankers read them.
+    """
+
+    def __init__(self, bundle: Bundle, *, by_row: bool = False) -> None:
         self.bundle = bundle
+        self.by_row = by_row
+        self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
         self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
 
     def read(
@@ -88,7 +99,7 @@ class RequestReader:
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
-        user_row = int(bundle.user_ids.rows_of([user_id])[0])
+        user_row = bundle.user_ids.row_of(user_id)
         begin, end = self._columns["offsets"][user_row : user_row + 2].tolist()
         times = None
         if "times" in self._columns and asked_at is not None:
@@ -97,7 +108,7 @@ class RequestReader:
             user_id=user_id,
             user_row=user_row,
             stored=slice(begin, end),
-            items=bundle.item_ids.rows_of(checked_ids([event.item_id for event in events], "item_id")),
+            items=self._item_rows(checked_ids([event.item_id for event in events], "item_id")),
             events=encode_rows(bundle.encoders.event, [event.features for event in events]),
             times=times,
             context=encode_rows(bundle.encoders.context, [context]),
@@ -111,28 +122,43 @@ class RequestReader:
     def inputs(self, asked: Asked) -> UserInputs:
         """What the user stage reads."""
         return UserInputs(
-            users=self.bundle.user_table.take(torch.tensor([asked.user_row])),
+            users=self.bundle.user_table.at(asked.user_row),
             context=Features(torch.from_numpy(asked.context)),
             history=self.history(asked, self.first_kept(asked), asked.count),
-            times=None if asked.at is None else torch.tensor([asked.at], dtype=torch.int64),
+            times=None if asked.at is None else torch.from_numpy(np.array([asked.at])),
         )
 
     def history(self, asked: Asked, first: int, stop: int) -> History:
         """The events from one number up to another; nothing else is touched."""
-        items = self._part(asked, "item", asked.items, first, stop)
-        return make_history(
-            self.bundle.item_table,
+        rows, events, times = self.columns(asked, first, stop)
+        table = self.bundle.item_table
+        items, item_of_event = (table, torch.from_numpy(rows)) if self.by_row else distinct_items(table, rows)
+        return History(
             items,
-            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
-            np.array([0, len(items)]),
-            None if asked.times is None else self._part(asked, "times", asked.times, first, stop),
+            item_of_event,
+            Features(torch.from_numpy(events)),
+            offsets=torch.from_numpy(np.array([0, len(rows)])),
+            times=None if times is None else torch.from_numpy(times),
         )
 
-    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
-        """A column of some events, stored or new."""
+    def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
+        """Item rows, encoded features and times of the events from one number up to another."""
         begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
-        stored = self._columns[name][begin + min(first, old) : begin + min(stop, old)].astype(np.int64)
-        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]])
+
+        def part(name: str, new: Ints) -> Ints:
+            if first >= old:
+                return new[first - old : stop - old]
+            stored = self._columns[name][begin + first : begin + min(stop, old)].astype(np.int64)
+            return stored if stop <= old else np.concatenate([stored, new[: stop - old]])
+
+        times = None if asked.times is None else part("times", asked.times)
+        return part("item", asked.items), part("events", asked.events), times
+
+    def _item_rows(self, names: list[str]) -> Ints:
+        ids = self.bundle.item_ids
+        if len(names) > FEW_EVENTS:
+            return ids.rows_of(names)
+        return np.array([ids.row_of(name) for name in names], dtype=np.int64)
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
@@ -149,7 +175,7 @@ class RequestReader:
         return asked_at
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
-        known = [encoder.name for encoder in self.bundle.encoders.of(role)]
+        known = self._names[role]
         for name in values:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"

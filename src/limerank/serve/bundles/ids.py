@@ -31,6 +31,7 @@ BYTES_PER_BLOCK = 2**18
 FIRST_ROW = UNKNOWN_ROW + 1
 SAMPLED_IDS = 1000
 IDS_PER_BLOCK = 2**18
+SHORT_ID = 64  # characters of an id that is hashed faster by itself
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,22 @@ class IdMap:
             sought = sought[~found]
             position[sought] += 1
         return rows
+
+    def row_of(self, name: str) -> int:
+        """The row of one id, 0 where it is unknown: without the arrays that many need."""
+        if len(name) > SHORT_ID:
+            return int(self.rows_of([name])[0])
+        code = 0
+        for byte in reversed(name.encode(errors="surrogatepass")):
+            code = (code * MULTIPLIER + byte + 1) % 2**64
+        sought = np.uint64(code).view(np.int64)
+        for position in range(int(self._hashes.searchsorted(sought)), len(self._hashes)):
+            if self._hashes[position] != sought:
+                break
+            row = int(self._rows[position])
+            if self.names_of([row])[0] == name:
+                return row
+        return UNKNOWN_ROW
 
     def names_of(self, rows: Rows) -> list[str]:
         """The ids of some rows."""

@@ -37,7 +37,7 @@ def gamma(terms: int) -> float:
 
 @dataclass(frozen=True)
 class LaterBound:
-    """What the head's layers behind the first can make of a change of the first; of a ranker, the same for all requests.
+    """What the head's layers behind the first can make of a change of the first; the same for all requests.
 
     All vectors are [hidden] in fp64. A change dz reaches the task's logit as dz . c with c in the box
     `middle` - `half` to `middle` + `half`.
@@ -106,7 +106,8 @@ class LaterBound:
         spread = (norms * self.half).square_().sum(1)
         largest = (_largest_eigenvalues(correlated) + rounding) * spread
         own_rounding = self.relative * (norms @ self.absolute)
-        return torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+        found: Tensor = torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+        return found
 
 
 def column_norms(matrices: Tensor) -> Tensor:
@@ -116,11 +117,13 @@ def column_norms(matrices: Tensor) -> Tensor:
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
     """At least the largest eigenvalue of each symmetric, positive [n, h, h]: the size of a power, to that root."""
-    found = torch.ones(len(squares), dtype=torch.float64)
+    found: Tensor = torch.ones(len(squares), dtype=torch.float64)
     power, root = squares, 1.0
     for _ in range(SQUARINGS):
         size = torch.linalg.vector_norm(power, dim=(1, 2)).clamp(min=UNIT)
         found *= size.double() ** root
         power, root = power / size[:, None, None], root / 2
         power = torch.bmm(power, power)
-    return found * torch.linalg.vector_norm(power, dim=(1, 2)).double() ** root * SQUARED
+    last: Tensor = torch.linalg.vector_norm(power, dim=(1, 2)).double()
+    found *= last**root * SQUARED
+    return found

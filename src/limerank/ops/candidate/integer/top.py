@@ -36,8 +36,6 @@ from limerank.ops.candidate.top import Top
 from limerank.ops.checks import check_same_size
 from limerank.ops.dealing import Deal, in_order
 
-AHEAD = 1.5
-"""This times k candidates lead the integer logits and set the bar."""
 QUICK = 1024
 """So many are scored again without looking for a higher bar."""
 MOST_RESCORED = 8
@@ -63,12 +61,12 @@ class ExactTop:
 
 def block_rows(count: int) -> int:
     """Rows of the blocks in which so many candidates are multiplied."""
-    return min(BLOCK, max(SMALLEST_BLOCK, 2 ** math.ceil(math.log2(max(count, 1)))))
+    return min(BLOCK, max(SMALLEST_BLOCK, 1 << (max(count, 1) - 1).bit_length()))
 
 
 def most_wanted(count: int) -> int:
-    """The largest k for which integer scores can be of use among so many candidates."""
-    return int(count // MOST_RESCORED / AHEAD)
+    """The largest k for which integer scores can be of use: one and a half times k candidates set the bar."""
+    return 2 * (count // MOST_RESCORED) // 3
 
 
 def best_by_integers(
@@ -104,7 +102,7 @@ def best_by_integers(
         return candidate_probabilities(store, head, _chosen(index, positions), deal=deal)
 
     scan = _Scan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
-    ahead = scan.ahead(int(AHEAD * k), deal)
+    ahead = scan.ahead(k + k // 2, deal)
     left = scan.reaching(scan.bar_from(ahead, k), deal)
     spent = 0
     if len(left) > QUICK:
@@ -115,6 +113,25 @@ def best_by_integers(
     values = scored(left)
     order = values[:, task].argsort(descending=True, stable=True)[:k]
     return ExactTop(Top(left[order], values[order, task], values[order]), spent + len(left), False)
+
+
+def integer_logits(
+    rows: IntegerRows,
+    head: RequestHead,
+    task: int = 0,
+    index: Tensor | None = None,
+    *,
+    product: Product = reference,
+    deal: Deal = in_order,
+) -> tuple[Tensor, Tensor] | None:
+    """Integer logits [M] of one task, and how far each may be from its fp32 logit; None where nothing is promised."""
+    integer = IntegerHead.of(rows, head, LaterBound.of(head.layers, task))
+    if integer is None:
+        return None
+    scan = _Scan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
+    if scan.runs:
+        scan.ahead(1, deal)
+    return scan.logits + scan.bias, scan.bounds(slice(None) if index is None else index) + integer.constant
 
 
 def bar_of(probability: float) -> float:
@@ -140,9 +157,9 @@ class _Scan:
         task: int,
         index: Tensor | None,
         integer: IntegerHead,
-        product: Apply,
+        apply: Apply,
     ) -> None:
-        self.rows, self.index, self.integer, self.product = rows, index, integer, product
+        self.rows, self.index, self.integer, self.apply = rows, index, integer, apply
         layers = [(weight.detach(), bias.detach()) for weight, bias in head.layers]
         layers[-1] = (layers[-1][0][task : task + 1], layers[-1][1][task : task + 1])
         # the first layer comes in levels of the head part
@@ -162,7 +179,7 @@ class _Scan:
 
     def bar_from(self, positions: Tensor, k: int) -> float:
         """A logit that the best k of all reach in fp32, because k of these do."""
-        lowest = self.logits.index_select(0, positions) - self._bounds(_chosen(self.index, positions))
+        lowest = self.logits.index_select(0, positions) - self.bounds(_chosen(self.index, positions))
         least = float(lowest.topk(k).values[-1]) + self.bias - self.integer.constant
         # a sigmoid in fp32 may be a little less than it should
         return bar_of((1 - SIGMOID_ERROR) / (1 + math.exp(-least))) if least > -80 else -math.inf
@@ -173,14 +190,14 @@ class _Scan:
 
     def still_reaching(self, positions: Tensor, bar: float) -> Tensor:
         """Those of some positions whose logit may reach a higher bar."""
-        highest = self.logits.index_select(0, positions) + self._bounds(_chosen(self.index, positions))
+        highest = self.logits.index_select(0, positions) + self.bounds(_chosen(self.index, positions))
         return positions[self._not_below(highest, bar)]
 
     def _reaching(self, start: int, stop: int, bar: float) -> Tensor:
-        bounds = self._bounds(slice(start, stop) if self.index is None else self.index[start:stop])
+        bounds = self.bounds(slice(start, stop) if self.index is None else self.index[start:stop])
         return self._not_below(bounds.add_(self.logits[start:stop]), bar) + start
 
-    def _bounds(self, items: Tensor | slice) -> Tensor:
+    def bounds(self, items: Tensor | slice) -> Tensor:
         """What an integer logit may be off by, without the constant."""
         norms = self.rows.norms[items] if isinstance(items, slice) else self.rows.norms.index_select(0, items)
         return torch.mv(norms, self.integer.per_norm)
@@ -208,7 +225,7 @@ class _Scan:
                     elif not whole:
                         buffer[: end - own] = table[own:end]
                 blocks = [table[own:end] for table in tables] if whole else buffers
-                self._finish(self.product(*blocks), self.logits[begin : min(begin + size, last)], begin - own)
+                self._finish(self.apply(*blocks), self.logits[begin : min(begin + size, last)], begin - own)
             kept.append(self._above_bar(first, last, wanted))
         return torch.cat(kept)
 
