@@ -45,6 +45,7 @@ def test_ids_find_their_rows(tmp_path_factory: pytest.TempPathFactory, known: li
     row_of = {text: row for row, text in enumerate(known, 1)}
     asked = [*others, *reversed(known)]
     assert table.rows_of(asked).tolist() == [row_of.get(text, 0) for text in asked]
+    assert [table.row_of(text) for text in asked] == [row_of.get(text, 0) for text in asked]
 
 
 @given(st.lists(texts))
@@ -80,11 +81,13 @@ def test_one_very_long_id_costs_its_own_length(tmp_path: Path) -> None:
     table = map_of(tmp_path, [*ids, long])
     assert (tmp_path / "ids.safetensors").stat().st_size < before + 1_000_100
     assert table.rows_of([long, long[1:], "i3"]).tolist() == [10_001, 0, 4]
+    assert [table.row_of(name) for name in (long, long[1:], "i3")] == [10_001, 0, 4]
 
 
 def test_texts_that_are_no_utf8_are_unknown(tmp_path: Path) -> None:
     """A terminal hands over bytes as half surrogates, and JSON may hold any."""
-    assert map_of(tmp_path, ["a"]).rows_of(["\udcff", "\ud800", "a\ud800", "a"]).tolist() == [0, 0, 0, 1]
+    table, asked = map_of(tmp_path, ["a"]), ["\udcff", "\ud800", "a\ud800", "a"]
+    assert table.rows_of(asked).tolist() == [table.row_of(name) for name in asked] == [0, 0, 0, 1]
 
 
 def test_displays(tmp_path: Path) -> None:

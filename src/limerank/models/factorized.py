@@ -38,4 +38,4 @@ class FactorizedRanker(Ranker):
         if not self.foldable:
             return super().fold(user)
         matrices = fold_values(user.memory[0], self.head.from_interaction.weight)
-        return [FoldedUser(matrix, head_part) for matrix, head_part in zip(matrices, user.head_part, strict=True)]
+        return list(map(FoldedUser, matrices.unbind(), user.head_part.unbind()))

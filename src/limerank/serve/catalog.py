@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from limerank.batch import Features
 from limerank.data.store.manifest import UNKNOWN_ROW
-from limerank.ops.candidate import RowStore, Top
+from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.overlay.items import ItemReader
 from limerank.serve.overlay.view import NOWHERE, OverlayView
+from limerank.serve.scorer import Scored, ScoringPath
 from limerank.times import iso_time
 
 FIRST_ITEM_ROW = UNKNOWN_ROW + 1
 Rows = NDArray[np.int64]
 NONE = np.zeros(0, dtype=np.int64)
+FEW = 8  # ids that are found faster one by one
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class Catalog:
 
     def rows_of(self, item_ids: Sequence[str], *, deleted: bool = False) -> Rows:
         """The row of each item, 0 for those that are not in the catalog; with `deleted`, of those that were, too."""
-        rows, overlay = self.bundle.item_ids.rows_of(item_ids), self.overlay
+        ids, overlay = self.bundle.item_ids, self.overlay
+        few = len(item_ids) <= FEW
+        rows = np.array([ids.row_of(item) for item in item_ids], dtype=np.int64) if few else ids.rows_of(item_ids)
         if not overlay.entries:
             return rows
         if overlay.new_items:
@@ -187,27 +191,32 @@ class Catalog:
 
 @dataclass(frozen=True)
 class Best:
-    """The best candidates of all parts, best first: their keys, and the probabilities of all tasks."""
+    """The best candidates of all parts, best first: keys, probabilities of all tasks, and how they were found."""
 
     keys: Rows
     values: NDArray[np.float32]
+    path: ScoringPath
+    rescored: int
+    fell_back: bool
 
 
-def best_of(parts: Sequence[CandidatePart], k: int, search: Callable[[CandidatePart, int], Top]) -> Best:
+def best_of(parts: Sequence[CandidatePart], k: int, search: Callable[[CandidatePart, int], Scored]) -> Best:
     """The `k` best of several parts; `search` gives those of one, and of equal ones the smaller key comes first."""
     keys, scores, values = [], [], []
-    for part in parts:
-        top = search(part, k + len(part.hidden))
+    found_by = [search(part, k + len(part.hidden)) for part in parts]
+    main = found_by[0]  # the bundle's part
+    for part, scored in zip(parts, found_by, strict=True):
+        top = scored.top
         found = part.keys_of(top.positions.numpy())
         kept = np.flatnonzero(~np.isin(found, part.hidden))[:k] if len(part.hidden) else np.arange(len(found))
         keys.append(found[kept])
         scores.append(top.scores.numpy()[kept])
         values.append(top.values.numpy()[kept])
     if len(parts) == 1:
-        return Best(keys[0], values[0])
+        return Best(keys[0], values[0], main.path, main.rescored, main.fell_back)
     merged = np.concatenate(keys)
     order = np.lexsort((merged, -np.concatenate(scores)))[:k]
-    return Best(merged[order], np.concatenate(values)[order])
+    return Best(merged[order], np.concatenate(values)[order], main.path, main.rescored, main.fell_back)
 
 
 def scattered(parts: Sequence[CandidatePart], score: Callable[[CandidatePart], torch.Tensor]) -> NDArray[np.float32]:

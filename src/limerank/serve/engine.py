@@ -27,7 +27,8 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.frames import Frame
 from limerank.models import UserState
-from limerank.ops.candidate import Top, best_candidates, candidate_probabilities
+from limerank.models.serving import prepare_user_stage
+from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import CandidatePart, Catalog, ItemStatus, best_of, scattered
@@ -36,7 +37,7 @@ from limerank.serve.overlay.items import Item
 from limerank.serve.overlay.live import CatalogChange, LiveCatalog
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader
-from limerank.serve.scorer import choose_path, request_head
+from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
@@ -69,8 +70,14 @@ class Engine:
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.requests = RequestReader(bundle)
-        self.users = UserSource(bundle.manifest.id, bundle.ranker, self.requests)
+        self.user_stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        by_row = RequestReader(bundle, by_row=True)
+        stage = self.user_stage
+        self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
+        self.scorer = Scorer(self.ranker, bundle.rows)
+        if self.scorer.worth_preparing:
+            self.workers.run(partial(self.scorer.prepare, self.workers.deal))
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
 
@@ -200,13 +207,11 @@ class Engine:
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
-        path = choose_path(self.ranker, candidates)
-        head = request_head(self.ranker, request.state, path)
         wanted = candidates if limit is None else min(limit, candidates)
         by = tasks.index(task) if task else 0
 
-        def search(part: CandidatePart, k: int) -> Top:
-            return best_candidates(part.store, head, k, by, part.index, deal=self.workers.deal)
+        def search(part: CandidatePart, k: int) -> Scored:
+            return self.scorer.best(request.state, k, by, store=part.store, index=part.index, deal=self.workers.deal)
 
         parts = catalog.parts(rows, seen)
         best = best_of(parts, wanted, search)
@@ -229,8 +234,10 @@ class Engine:
             unknown_items=self._unknown(item_ids, rows),
             repeated_items=repeated,
             seen_items=asked - candidates,
-            path=path,
+            path=best.path,
             milliseconds=clock.finish(),
+            rescored=best.rescored,
+            fell_back=best.fell_back,
             overlay_items=sum(len(part) for part in parts if not part.of_bundle),
         )
 

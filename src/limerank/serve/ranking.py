@@ -40,9 +40,14 @@ class Ranking:
     seen_items: int
     """Candidates left out because the user has events with them, if that was asked for."""
     path: str
-    """How they were scored: `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact scores."""
+    """How they were scored: `integer`, `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact
+    scores."""
     milliseconds: dict[str, float]
     """By stage: user, lookup, interact, select; and in total."""
+    rescored: int = 0
+    """On the integer path: candidates that its bound could not exclude, scored again in fp32."""
+    fell_back: bool = False
+    """On the integer path: its bound excluded too few, and all candidates were scored in fp32."""
     overlay_items: int = 0
     """Candidates scored by rows that were upserted after the bundle was exported."""
 

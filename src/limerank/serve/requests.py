@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.batch import Features, History, UserInputs
-from limerank.data.batches import make_history
+from limerank.data.batches import distinct_items
 from limerank.data.store.encoders import encode_rows
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
@@ -34,6 +34,9 @@ class Event:
     time: int | None = None
 
 
+Ints = NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request, checked and encoded, but with nothing of its stored history touched yet.
@@ -46,13 +49,13 @@ class Asked:
     user_id: str
     user_row: int
     stored: slice
-    items: NDArray[np.int64]
+    items: Ints
     """The item rows of the new events."""
-    events: NDArray[np.int64]
+    events: Ints
     """Their encoded features [new, features]."""
-    times: NDArray[np.int64] | None
+    times: Ints | None
     """When they happened; unknown for ready-made histories."""
-    context: NDArray[np.int64]
+    context: Ints
     """The encoded context [1, features]."""
     at: int | None
     """The time of the request; None where the log had no times, so that no ranker was trained on them."""
@@ -69,11 +72,17 @@ class Asked:
 
 
 class RequestReader:
-    """Builds the inputs of the user stage from one bundle's histories, tables and encoders."""
+    """Builds the inputs of the user stage from one bundle's histories, tables and encoders.
 
-    def __init__(self, bundle: Bundle) -> None:
+    `by_row`, for a prepared user stage, a history's items are the bundle's whole table and its events name rows of it;
+    otherwise the items of a history are held once each, as rankers read them.
+    """
+
+    def __init__(self, bundle: Bundle, *, by_row: bool = False) -> None:
         self.bundle = bundle
+        self.by_row = by_row
         self._as_exported = Catalog(bundle)
+        self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
         self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
 
     def read(
@@ -108,7 +117,7 @@ class RequestReader:
         for event in events:
             self._check_names(Role.EVENT, event.features)
         asked_at = self._asked_at(now, events)
-        user_row = int(bundle.user_ids.rows_of([user_id])[0])
+        user_row = bundle.user_ids.row_of(user_id)
         begin, end = self._columns["offsets"][user_row : user_row + 2].tolist()
         times = None
         if "times" in self._columns and asked_at is not None:
@@ -132,36 +141,49 @@ class RequestReader:
     def inputs(self, asked: Asked) -> UserInputs:
         """What the user stage reads."""
         return UserInputs(
-            users=self.bundle.user_table.take(torch.tensor([asked.user_row])),
+            users=self.bundle.user_table.part(asked.user_row, asked.user_row + 1),
             context=Features(torch.from_numpy(asked.context)),
             history=self.history(asked, self.first_kept(asked), asked.count),
-            times=None if asked.at is None else torch.tensor([asked.at], dtype=torch.int64),
+            times=None if asked.at is None else torch.from_numpy(np.array([asked.at])),
         )
 
     def history(self, asked: Asked, first: int, stop: int) -> History:
         """The events from one number up to another; nothing else is touched."""
-        items = self._part(asked, "item", asked.items, first, stop)
-        item_table, item_rows = (asked.catalog or self._as_exported).history_features(items)
-        return make_history(
-            item_table,
-            item_rows,
-            Features(torch.from_numpy(self._part(asked, "events", asked.events, first, stop))),
-            np.array([0, len(items)]),
-            None if asked.times is None else self._part(asked, "times", asked.times, first, stop),
+        rows, events, times = self.columns(asked, first, stop)
+        table, rows = self.items_of(asked, rows)
+        by_row = self.by_row and table is self.bundle.item_table
+        items, item_of_event = (table, torch.from_numpy(rows)) if by_row else distinct_items(table, rows)
+        return History(
+            items,
+            item_of_event,
+            Features(torch.from_numpy(events)),
+            offsets=torch.from_numpy(np.array([0, len(rows)])),
+            times=None if times is None else torch.from_numpy(times),
         )
+
+    def items_of(self, asked: Asked, rows: Ints) -> tuple[Features, Ints]:
+        """A table of item features, and where in it the items of a history stand: the bundle's, unless they changed."""
+        return (asked.catalog or self._as_exported).history_features(rows)
 
     def version(self, asked: Asked) -> str | None:
         """What a kept state of this history depends on besides its events; None: it reads items that were replaced."""
         catalog = asked.catalog or self._as_exported
         if not catalog.overlay.replaces:  # then nothing that is stored can have changed
             return catalog.reading_version(asked.items)
-        return catalog.reading_version(self._part(asked, "item", asked.items, self.first_kept(asked), asked.count))
+        return catalog.reading_version(self.columns(asked, self.first_kept(asked), asked.count)[0])
 
-    def _part(self, asked: Asked, name: str, new: NDArray[np.int64], first: int, stop: int) -> NDArray[np.int64]:
-        """A column of some events, stored or new."""
+    def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
+        """Item rows, encoded features and times of the events from one number up to another."""
         begin, old = asked.stored.start, asked.stored.stop - asked.stored.start
-        stored = self._columns[name][begin + min(first, old) : begin + min(stop, old)].astype(np.int64)
-        return np.concatenate([stored, new[max(0, first - old) : max(0, stop - old)]])
+
+        def part(name: str, new: Ints) -> Ints:
+            if first >= old:
+                return new[first - old : stop - old]
+            stored = self._columns[name][begin + first : begin + min(stop, old)].astype(np.int64)
+            return stored if stop <= old else np.concatenate([stored, new[: stop - old]])
+
+        times = None if asked.times is None else part("times", asked.times)
+        return part("item", asked.items), part("events", asked.events), times
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
@@ -178,7 +200,7 @@ class RequestReader:
         return asked_at
 
     def _check_names(self, role: Role, values: dict[str, Any]) -> None:
-        known = [encoder.name for encoder in self.bundle.encoders.of(role)]
+        known = self._names[role]
         for name in values:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"

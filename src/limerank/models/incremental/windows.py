@@ -46,6 +46,8 @@ class WindowReading(Reading, Generic[S]):
         self.kept = kept
         self.first, self.stop = first, first + len(events)
         self.newest = summary.read(events)
+        self.state_bytes = summary.bytes(self.newest)
+        self.kept_bytes = bytes_of(kept)
         self.older: Suffixes[S] | None = None
         self.remaining: S | None = None
 
@@ -67,9 +69,10 @@ class WindowReading(Reading, Generic[S]):
 
     @property
     def bytes(self) -> int:
-        states = [self.newest] if self.remaining is None else [self.newest, self.remaining]
-        older = 0 if self.older is None else self.older.bytes
-        return sum(map(self.summary.bytes, states)) + older + bytes_of(self.kept)
+        if self.older is None:
+            return self.state_bytes + self.kept_bytes
+        states = 2 + self.older.states  # all of one size
+        return states * self.state_bytes + self.older.block_bytes + self.kept_bytes
 
 
 class Suffixes(Generic[S]):
@@ -81,9 +84,10 @@ class Suffixes(Generic[S]):
         self.fine = max(1, round(len(events) ** (1 / 3)))
         self.coarse = self.fine**2
         self.suffixes: list[S | None] = [*self._suffixes(events, self.coarse, None)]
-        self.opened = -1
+        self.opened = -1  # the coarser ones up to this are gone
         self.begin = first
         self.block = events.part(0, 0)
+        self.block_bytes = 0
         self.within: list[S] = []
 
     def _suffixes(self, events: Events, step: int, behind: S | None) -> list[S]:
@@ -113,14 +117,15 @@ class Suffixes(Generic[S]):
         fetched = fetch(position, min(end, self.stop))
         behind = self.suffixes[number + 1] if end < self.stop else None
         self.block = Events(fetched.rows.clone(), None if fetched.times is None else fetched.times.clone())
+        self.block_bytes = bytes_of(
+            [self.block.rows] if self.block.times is None else [self.block.rows, self.block.times]
+        )
         self.within = self._suffixes(self.block, self.fine, behind)
         self.suffixes[: number + 1] = [None] * (number + 1)
         self.opened, self.begin = number, position
 
     @property
-    def bytes(self) -> int:
-        states = [state for state in self.suffixes if state is not None]
-        # the last of the finer suffixes is one of the coarser ones, unless it ends the history
-        finer = self.within[:-1] if states else self.within
-        block = [self.block.rows] if self.block.times is None else [self.block.rows, self.block.times]
-        return sum(map(self.summary.bytes, [*states, *finer])) + bytes_of(block)
+    def states(self) -> int:
+        """How many states are held; the last of the finer ones is one of the coarser, unless it ends the history."""
+        coarser = len(self.suffixes) - 1 - self.opened
+        return coarser + len(self.within) - (1 if coarser and self.within else 0)

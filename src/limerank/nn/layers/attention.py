@@ -62,7 +62,15 @@ class HeadProjection(nn.Module):
 
     def gathered(self, rows: Gathered) -> tuple[Tensor, ...]:
         """The same of rows that are held once, each projected once."""
-        projected = rows.map(lambda own: self.linear(self.norm(own))).all()
+        return self.apart(rows.map(self.together).all())
+
+    def together(self, rows: Tensor) -> Tensor:
+        """All outputs of rows [..., d] side by side, not yet split into heads."""
+        projected: Tensor = self.linear(self.norm(rows))
+        return projected
+
+    def apart(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """What `together` gave, as the outputs [..., H, output / H]."""
         return tuple(split_heads(output, self.heads) for output in projected.split(self.outputs, dim=-1))
 
     def pool(self, queries: Tensor, rows: Gathered, offsets: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -210,10 +210,14 @@ class XorStack(nn.Module):
             return self.forward(sources, links, offsets)
         check_layout("links", links, "[B, l, d]")
         check_offsets_layout(offsets, len(links), sources)
-        weights = [layer.tensors() for layer in self.layers if isinstance(layer, XorLayer)]
+        weights = self.tensors()
         users = zip(pairwise(checked_bounds(offsets, len(sources))), links, strict=True)
         after = [fused_xor_stack(sources[start:stop], own, weights) for (start, stop), own in users]
         return torch.stack(after) if after else links.clone()
+
+    def tensors(self) -> list[XorLayerWeights]:
+        """The parameters of all layers, as the fused path takes them."""
+        return [layer.tensors() for layer in self.layers if isinstance(layer, XorLayer)]
 
 
 def history_weights(scores: Tensor, offsets: Tensor, activation: Activation) -> Tensor:

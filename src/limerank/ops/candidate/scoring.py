@@ -42,5 +42,7 @@ def fold_values(values: Tensor, weight: Tensor) -> Tensor:
             f"weight {shape_of(weight)} does not fit values {shape_of(values)}: dimension 1 of weight must be "
             f"H * v = {heads} * {width} = {heads * width}, but is {weight.shape[1]}"
         )
-    per_head = weight.unflatten(1, (heads, width)).permute(1, 2, 0)
+    per_head = weight.view(-1, heads, width).permute(1, 2, 0)
+    if values.shape[0] == 1:  # a request that is served
+        return torch.bmm(values[0], per_head).view(1, -1, weight.shape[0])
     return torch.matmul(values, per_head).flatten(1, 2)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from limerank.ops.link_pool.absorbed import absorb_keys
 from limerank.ops.link_pool.pool import add_scores
 from limerank.ops.link_pool.state import PoolState
 from limerank.ops.xor_layer.weights import XorLayerWeights
@@ -16,31 +15,41 @@ from limerank.ops.xor_layer.weights import XorLayerWeights
 
 @dataclass(frozen=True)
 class LinkSide:
-    """The links' gate U [l, d] through its SiLU, and their V, Q, K [H, l, a]; Q and K carry the score's scale."""
+    """The links' gate U [l, d] through its SiLU, and of their Q, K, V [H, l, a] what is read.
+
+    Q and K carry the score's scale. When the history is not updated, nothing reads K and V.
+    """
 
     gate: Tensor
-    values: Tensor
     queries: Tensor
-    keys: Tensor
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    both: Tensor | None = None
+    """Q and K, one behind the other [2 H, l, a]."""
 
     @classmethod
-    def of(cls, links: Tensor, weights: XorLayerWeights) -> LinkSide:
+    def of(cls, links: Tensor, weights: XorLayerWeights, *, need_source: bool = True) -> LinkSide:
         """From the links' rows [l, d]."""
-        projected = functional.linear(weights.normalized(links), weights.uvqk_weight, weights.uvqk_bias)
-        gate, *others = projected.chunk(4, dim=1)
-        values, queries, keys = (part.unflatten(1, (weights.heads, -1)).transpose(0, 1) for part in others)
-        return cls(functional.silu(gate), values, queries * weights.scale, keys * weights.scale)
+        normal, width, heads = weights.normalized(links), weights.width, weights.heads
+        if not need_source:
+            gate, queries = (functional.linear(normal, *weights.part(name)) for name in "UQ")
+            queries = queries.mul_(weights.scale).view(len(links), heads, -1).transpose(0, 1)
+            return cls(functional.silu(gate), queries)
+        projected = functional.linear(normal, weights.uvqk_weight, weights.uvqk_bias)
+        projected[:, 2 * width :].mul_(weights.scale)
+        by_head = projected.view(len(links), 4 * heads, -1).transpose(0, 1)
+        _, values, queries, keys = by_head.split(heads)
+        return cls(functional.silu(projected[:, :width]), queries, keys, values, by_head[2 * heads :])
 
 
 class Chunks:
     """Walks over the history: `read` every chunk, then ask what the links `pooled`.
 
-    A subclass says how a normalized row is projected (`matrix`, `bias`: the gate's d columns first), where both kinds
-    of scores come from, and what the links sum up.
+    A subclass says how a normalized row is projected (`maps`: matrix [d, ...] and bias of columns side by side, the
+    gate's d columns first), where both kinds of scores come from, and what the links sum up.
     """
 
-    matrix: Tensor
-    bias: Tensor
+    maps: list[tuple[Tensor, Tensor]]
     state: PoolState
     """What the links have summed up so far."""
 
@@ -49,23 +58,27 @@ class Chunks:
         self.weights = weights
         self.need_source = need_source
         self.softmax = weights.activation == "softmax"
-        heads, links, _ = side.values.shape
-        # one link's share of the sum over links; the softmax has its own
-        self.link_values = side.values.contiguous() if self.softmax else side.values / links
-        self.heads, self.links = heads, links
+        self.heads, self.links, _ = side.queries.shape
+        if side.values is not None:
+            # one link's share of the sum over links; the softmax has its own
+            self.link_values = side.values.contiguous() if self.softmax else side.values / self.links
         self.prepare()
-        like = side.values
-        self.projected = like.new_empty(rows, self.matrix.shape[1])
+        like = side.queries
+        self.widths = [matrix.shape[1] for matrix, _ in self.maps]
+        self.projected = like.new_empty(rows, sum(self.widths))
         self.attended = like.new_empty(rows, weights.width if need_source else 0)
 
     def prepare(self) -> None:
-        """Set `matrix` [d, ...], `bias` and the links' running sums."""
+        """Set `maps` and the links' running sums."""
         raise TypeError(f"{type(self).__name__} prepares nothing")
 
     def read(self, rows: Tensor) -> Tensor:
         """Add a chunk [c, d] to the links' sums; returns its gated attention [c, d], before the output projection."""
         normal = self.weights.normalized(rows)
-        projected = torch.addmm(self.bias, normal, self.matrix, out=self.projected[: len(rows)])
+        projected = self.projected[: len(rows)]
+        # a product for each: to join matrices, which are the request's own, would cost more than the call it saves
+        for (matrix, bias), out in zip(self.maps, projected.split(self.widths, 1), strict=True):
+            torch.addmm(bias, normal, matrix, out=out)
         source_scores = self.scores(normal, projected)
         if source_scores is None:
             return normal
@@ -84,51 +97,50 @@ class Chunks:
 
 
 class AbsorbedChunks(Chunks):
-    """No Q, K, V of the history: one product of width d + 2 H l, and the links sum up normalized rows."""
+    """No Q, K, V of the history: products of width d + 2 H l, and the links sum up normalized rows."""
 
     def prepare(self) -> None:
-        """Fold W_Q into the links' keys and W_K into their queries."""
-        width, heads, links = self.weights.width, self.heads, self.links
-        parts = [self._absorb("K", self.side.queries)]
+        """Fold W_K into the links' queries and W_Q into their keys."""
+        weights, links = self.weights, self.side.both
+        matrix, bias = weights.met_by_links
+        if links is None:
+            links, matrix, bias = self.side.queries, matrix[: self.heads], bias[: self.heads]
+        self.maps = [(torch.bmm(links, matrix).flatten(0, 1).T, torch.bmm(links, bias).flatten())]
         if self.need_source:
-            gate_weight, gate_bias = self.weights.part("U")
-            parts = [(gate_weight.T, gate_bias), self._absorb("Q", self.side.keys), *parts]
-        self.matrix = torch.cat([matrix for matrix, _ in parts], 1)
-        self.bias = torch.cat([bias for _, bias in parts])
-        like = self.side.values
-        self.state = PoolState.empty(heads, links, width, dtype=like.dtype, device=like.device)
-
-    def _absorb(self, name: str, links: Tensor) -> tuple[Tensor, Tensor]:
-        """[d, H * l] and [H * l]: a projection times the links [H, l, a] it will meet."""
-        weight, bias = self.weights.part(name)
-        matrix = absorb_keys(links, weight, 1.0).flatten(0, 1).T
-        return matrix, torch.bmm(links, bias.view(self.heads, -1, 1)).flatten()
+            gate_weight, gate_bias = weights.part("U")
+            self.maps.insert(0, (gate_weight.T, gate_bias))
+        like, shape = self.side.queries, (self.heads, self.links, weights.width)
+        self.state = PoolState.empty(*shape, dtype=like.dtype, device=like.device)
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
-        """Both kinds of scores stand in the product already."""
-        width, product = self.weights.width, self.heads * self.links
-        target = projected[:, -product:]
-        source = projected[:, width : width + product].unflatten(1, (self.heads, -1)) if self.need_source else None
+        """Both kinds of scores stand in the product already: those of the links, then those of the rows."""
+        width, product = self.weights.width if self.need_source else 0, self.heads * self.links
+        target = projected[:, width : width + product]
         if self.softmax:
             add_scores(self.state, target[None], normal[None])
-            if source is None:
-                return None
-            functional.silu(projected[:, :width], inplace=True)
-            weights: Tensor = source.softmax(-1).transpose(0, 1)
-            return weights
-        functional.silu(projected, inplace=True)  # the gate and both kinds of scores at once
-        self.state.total.view(product, width).addmm_(target.T, normal)
-        self.state.mass.view(product).add_(target.sum(0))
-        return None if source is None else source.transpose(0, 1)
+        else:
+            functional.silu(projected, inplace=True)  # the gate and both kinds of scores at once
+            self.state.total.view(product, -1).addmm_(target.T, normal)
+            self.state.mass.view(product).add_(target.sum(0))
+        if not self.need_source:
+            return None
+        source = projected[:, width + product :].view(len(normal), self.heads, self.links)
+        if not self.softmax:
+            return source.transpose(0, 1)
+        functional.silu(projected[:, :width], inplace=True)
+        weights: Tensor = source.softmax(-1).transpose(0, 1)
+        return weights
 
     def pooled(self, history: int) -> Tensor:
         """The sums of rows through W_V, and the sums of weights times its bias."""
-        weight, bias = self.weights.part("V")
-        # the shares of a softmax sum to one, or to nothing for an empty history
-        norm = self.state.mass if self.softmax else torch.full_like(self.state.mass, max(history, 1))
-        norm = norm.masked_fill(norm == 0, 1)[..., None]
-        read = torch.bmm(self.state.total, weight.unflatten(0, (self.heads, -1)).mT)
-        read.add_(self.state.mass[..., None] * bias.view(self.heads, 1, -1)).div_(norm)
+        weight, bias = self.weights.values_by_head
+        mass, rows = self.state.mass[..., None], self.state.total
+        if self.softmax:
+            # the weights of a softmax sum to one, or to nothing for an empty history
+            read = torch.baddbmm(mass * bias, rows, weight).div_(mass.masked_fill(mass == 0, 1))
+        else:
+            part = 1 / max(history, 1)
+            read = torch.baddbmm(mass * bias, rows, weight, beta=part, alpha=part)
         return read.transpose(0, 1).flatten(1)
 
 
@@ -138,8 +150,8 @@ class ProjectedChunks(Chunks):
     def prepare(self) -> None:
         """The last layer needs V and K only."""
         used = slice(None) if self.need_source else slice(self.weights.width, None)
-        self.matrix, self.bias = self.weights.uvqk_weight[used].T, self.weights.uvqk_bias[used]
-        like = self.side.values
+        self.maps = [(self.weights.uvqk_weight[used].T, self.weights.uvqk_bias[used])]
+        like = self.side.queries
         self.state = PoolState.empty(*like.shape, dtype=like.dtype, device=like.device)
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
@@ -152,7 +164,7 @@ class ProjectedChunks(Chunks):
             add_scores(self.state, target, values)
         else:
             self.state.total.baddbmm_(functional.silu(target, inplace=True).mT, values)
-        if not self.need_source:
+        if self.side.keys is None:
             return None
         functional.silu(projected[:, :width], inplace=True)
         source = torch.bmm(own[2], self.side.keys.mT)

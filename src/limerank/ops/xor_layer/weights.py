@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,6 +48,22 @@ class XorLayerWeights:
         start = "UVQK".index(name) * self.width
         rows = slice(start, start + self.width)
         return self.uvqk_weight[rows], self.uvqk_bias[rows]
+
+    @cached_property
+    def met_by_links(self) -> tuple[Tensor, Tensor]:
+        """What links' Q and K are multiplied by when they absorb: W_K and W_Q by head [2 H, a, d], biases [2 H, a, 1].
+
+        A copy, made once: whoever serves keeps the weights of a layer.
+        """
+        (key, key_bias), (query, query_bias) = self.part("K"), self.part("Q")
+        heads = 2 * self.heads
+        return torch.cat([key, query]).view(heads, -1, self.width), torch.cat([key_bias, query_bias]).view(heads, -1, 1)
+
+    @cached_property
+    def values_by_head(self) -> tuple[Tensor, Tensor]:
+        """W_V [H, d, a] and its bias [H, 1, a]."""
+        weight, bias = self.part("V")
+        return weight.view(self.heads, -1, self.width).mT, bias.view(self.heads, 1, -1)
 
     def normalized(self, rows: Tensor) -> Tensor:
         """LayerNorm before the projections."""

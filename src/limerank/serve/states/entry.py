@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Literal
 
-import numpy as np
+from torch import Tensor
 
 from limerank.models import UserState
 from limerank.models.incremental import Reading
@@ -53,11 +53,14 @@ class Kept:
     reading: Reading | None
     state: UserState
     request: tuple[object, ...]
+    context: Tensor | None
+    """E^C of that request."""
 
     @property
     def bytes(self) -> int:
         """Memory of both."""
-        return state_bytes(self.state) + (0 if self.reading is None else self.reading.bytes)
+        context = 0 if self.context is None else self.context.numel() * self.context.element_size()
+        return state_bytes(self.state) + (0 if self.reading is None else self.reading.bytes) + context
 
 
 class Entry:
@@ -89,8 +92,11 @@ class Entry:
         if kept is not None and kept.request == request:
             self.kept.move_to_end(key)
             return Found(kept.state, "cached")
-        found, reading = self._read(source, asked, None if kept is None else kept.reading, why)
-        self.kept[key] = Kept(reading, found.state, request)
+        embedded = None
+        if source.grows is not None:
+            embedded = kept.context if kept is not None and kept.request[0] == context else source.context(asked)
+        found, reading = self._read(source, asked, embedded, None if kept is None else kept.reading, why)
+        self.kept[key] = Kept(reading, found.state, request, embedded)
         self.kept.move_to_end(key)
         while len(self.kept) > MOST_CONTEXTS:
             self.kept.popitem(last=False)
@@ -104,18 +110,17 @@ class Entry:
         known = len(before.items)
         if len(asked.items) < known:
             return "fewer"
-        same = np.array_equal(asked.items[:known], before.items) and np.array_equal(asked.events[:known], before.events)
-        if same and needs_times and asked.times is not None and before.times is not None:
-            same = np.array_equal(asked.times[:known], before.times)
-        return None if same else "changed"
+        pairs = [(asked.items, before.items), (asked.events, before.events)]
+        if needs_times and asked.times is not None and before.times is not None:
+            pairs.append((asked.times, before.times))
+        return None if all((now[:known] == then).all() for now, then in pairs) else "changed"
 
     def _read(
-        self, source: UserSource, asked: Asked, reading: Reading | None, why: Why | None
+        self, source: UserSource, asked: Asked, context: Tensor | None, reading: Reading | None, why: Why | None
     ) -> tuple[Found, Reading | None]:
         user, first, stop = source.grows, source.reader.first_kept(asked), asked.count
-        if user is None:
+        if user is None or context is None:
             return Found(source.encode(asked), "computed", why=why or "ranker"), None
-        context = source.context(asked)
         slid = appended = False
         if reading is None:
             why = why or "context"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from limerank.batch import Features, UserInputs
+from limerank.data.batches import make_history
 from limerank.models import Ranker, UserState
 from limerank.models.incremental import Events, incremental_user
 from limerank.serve.requests import Asked, RequestReader
@@ -17,7 +20,8 @@ from limerank.serve.requests import Asked, RequestReader
 class UserSource:
     """The user side of one bundle, by its `version`: states of another version are never used.
 
-    `encode` is the user stage that computes a state from nothing. `stale_budget` lets LIME-XOR be approximate.
+    `encode` is the user stage that computes a state from nothing, `embed` makes E without its encoding from item rows
+    and encoded event features; by default both are the ranker's. `stale_budget` lets LIME-XOR be approximate.
     """
 
     def __init__(
@@ -25,7 +29,9 @@ class UserSource:
         version: str,
         ranker: Ranker,
         reader: RequestReader,
+        *,
         encode: Callable[[UserInputs], UserState] | None = None,
+        embed: Callable[[Tensor, Tensor], Tensor] | None = None,
         stale_budget: float | None = None,
     ) -> None:
         self.version = version
@@ -33,6 +39,7 @@ class UserSource:
         self.reader = reader
         self.grows = incremental_user(ranker, stale_budget)
         self._encode = encode or ranker.encode_user
+        self._embed = embed or self._by_tower
 
     def of_version(self, version: str) -> UserSource:
         """The same source with states of its own: for histories with items that are not in the bundle."""
@@ -54,9 +61,19 @@ class UserSource:
 
     def events(self, asked: Asked, first: int, stop: int) -> Events:
         """E and times of the events from one number up to another; `first_kept` stands at position 0."""
-        history = self.reader.history(asked, first, stop)
-        before = first - self.reader.first_kept(asked)
-        return Events(self.ranker.history_part(history, before), history.times if self.ranker.needs_times else None)
+        items, events, happened = self.reader.columns(asked, first, stop)
+        table, items = self.reader.items_of(asked, items)
+        embed = self._embed if table is self.reader.bundle.item_table else partial(self._by_tower, table=table)
+        rows = embed(torch.from_numpy(items), torch.from_numpy(events))
+        times = None if happened is None or not self.ranker.needs_times else torch.from_numpy(happened)
+        if self.ranker.encoding is not None:
+            rows = self.ranker.encoding.part(rows, times, first - self.reader.first_kept(asked))
+        return Events(rows, times)
+
+    def _by_tower(self, items: Tensor, events: Tensor, table: Features | None = None) -> Tensor:
+        offsets = np.array([0, len(items)])
+        history = make_history(table or self.reader.bundle.item_table, items.numpy(), Features(events), offsets)
+        return self.ranker.item_tower.history(history)
 
     def context(self, asked: Asked) -> Tensor:
         """E^C [1, c]."""

@@ -37,7 +37,7 @@ def gamma(terms: int) -> float:
 
 @dataclass(frozen=True)
 class LaterBound:
-    """What the head's layers behind the first can make of a change of the first; of a ranker, the same for all requests.
+    """What the head's layers behind the first can make of a change of the first; the same for all requests.
 
     All vectors are [hidden] in fp64. A change dz reaches the task's logit as dz . c with c in the box
     `middle` - `half` to `middle` + `half`.
@@ -91,14 +91,15 @@ class LaterBound:
         """The largest absolute multiplier of each output, with what later layers round."""
         return self.middle.abs() + self.half + self.relative * self.absolute
 
-    def largest_norms(self, matrices: Tensor) -> Tensor:
+    def largest_norms(self, matrices: Tensor, norms: Tensor) -> Tensor:
         """For each of some matrices [n, rows, hidden] in fp64 at least the largest |matrix c| of any c in the box.
+
+        `norms` [n, hidden] are those of their columns.
 
         c is the box's middle plus half its width times some d in [-1, 1]. With B = matrix diag(half), whose columns
         have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
         largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        norms = column_norms(matrices)
         unit = (matrices / norms.clamp(min=TINY)[:, None]).float()
         rows, hidden = unit.shape[1:]
         correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
@@ -106,21 +107,24 @@ class LaterBound:
         spread = (norms * self.half).square_().sum(1)
         largest = (_largest_eigenvalues(correlated) + rounding) * spread
         own_rounding = self.relative * (norms @ self.absolute)
-        return torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+        found: Tensor = torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+        return found
 
 
 def column_norms(matrices: Tensor) -> Tensor:
     """The norms [..., columns] of columns; several times faster than torch's own across rows."""
-    return matrices.square().sum(-2).sqrt_()
+    return (matrices * matrices).sum(-2).sqrt_()
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
     """At least the largest eigenvalue of each symmetric, positive [n, h, h]: the size of a power, to that root."""
-    found = torch.ones(len(squares), dtype=torch.float64)
+    found: Tensor = torch.ones(len(squares), dtype=torch.float64)
     power, root = squares, 1.0
     for _ in range(SQUARINGS):
         size = torch.linalg.vector_norm(power, dim=(1, 2)).clamp(min=UNIT)
         found *= size.double() ** root
         power, root = power / size[:, None, None], root / 2
         power = torch.bmm(power, power)
-    return found * torch.linalg.vector_norm(power, dim=(1, 2)).double() ** root * SQUARED
+    last: Tensor = torch.linalg.vector_norm(power, dim=(1, 2)).double()
+    found *= last**root * SQUARED
+    return found

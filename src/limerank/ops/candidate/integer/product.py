@@ -15,6 +15,8 @@ from torch import Tensor
 
 LARGEST = 127
 """Levels of the matrix are -127 to 127."""
+CHECKED_ROWS = (64, 1024)
+"""Blocks in which a product is checked: small ones may take another kernel."""
 Apply = Callable[[Tensor, Tensor], Tensor]
 """x u8 [b, width] and p u8 [b, hidden] to fp32 [b, hidden]."""
 Product = Callable[[Tensor, Tensor, Tensor], Apply]
@@ -33,22 +35,24 @@ def onednn(levels: Tensor, scale: Tensor, bias: Tensor) -> Apply:
     packed = ops.qlinear_prepack(levels, None)
     zeros = torch.zeros(len(levels), dtype=torch.int8)
     multiply = ops.qlinear_pointwise.binary
-    fused = (bias, 1.0, 0, torch.float32, 1.0, 0, "add", 1.0, "relu", [], "")
 
     def apply(x: Tensor, p: Tensor) -> Tensor:
-        out: Tensor = multiply(x, 1.0, 0, packed, scale, zeros, p, *fused)
+        out: Tensor = multiply(
+            x, 1.0, 0, packed, scale, zeros, p, bias, 1.0, 0, torch.float32, 1.0, 0, "add", 1.0, "relu", [], ""
+        )
         return out
 
     return apply
 
 
 @lru_cache
-def fast(width: int, hidden: int, rows: int) -> Product | None:
-    """The fast product for blocks of this shape, or None where there is none that is right."""
+def fast(width: int, hidden: int) -> Product | None:
+    """The fast product for this shape, or None where there is none that is right."""
     if not _has_vnni():
         return None
     try:
-        return onednn if whole_numbers_are_right(onednn, width, hidden, rows) else None
+        right = all(whole_numbers_are_right(onednn, width, hidden, rows) for rows in CHECKED_ROWS)
+        return onednn if right else None
     except (AttributeError, RuntimeError):  # a torch without the op, or with another signature
         return None
 

@@ -12,22 +12,27 @@ are always scored again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from limerank.ops.candidate.rows import LEVELS, RowStore, padded
 from limerank.ops.checks import refuse_non_finite
+from limerank.ops.dealing import Deal, in_order
 
 OUTLIERS = 1024
 FAR = 2.0
-"""A range is cut off only if its end is this many times farther out than where all but the outliers end."""
+"""A range is cut off this many times farther out than where all but the outliers end."""
 BLOCK = 1024
 """Items per block when building: a block in fp32 stays in the cache."""
+RUN = 65536
+"""Items that are dealt together."""
 LARGEST_VALUE, SMALLEST_STEP = 1e30, 1e-30
 NARROWEST = 1e-6
-"""No column has a step this much smaller than the coarsest: nothing is gained by it, and numbers stay in fp32's range."""
+"""No column has a step this much smaller than the coarsest: it would gain nothing, and numbers stay in fp32's range."""
 ROUNDING = 4 * 2.0**-24
 """Relative error of a level computed in fp32: one subtraction, one product with a rounded reciprocal."""
 
@@ -42,6 +47,11 @@ class Columns:
     """the catalog's mean, in levels"""
     largest: Tensor
     """largest absolute value"""
+
+    mean_size: Tensor
+    """the catalog's mean, absolute, in values"""
+    end: Tensor
+    """largest absolute value that a level stands for"""
 
 
 @dataclass(frozen=True)
@@ -60,19 +70,22 @@ class IntegerRows:
     """the largest norm of a row, in values"""
 
     @classmethod
-    def of(cls, store: RowStore) -> IntegerRows:
+    def of(cls, store: RowStore, deal: Deal = in_order) -> IntegerRows:
         """The integer rows of a store, block by block; a second or two per million items of 192 columns."""
-        of_row, of_part, row_norm = _columns(store)
+        of_row, of_part, row_norm = _columns(store, deal)
         columns, hidden = len(of_row.step), len(of_part.step)
-        rows = torch.empty(len(store), padded(max(columns, 1)), dtype=torch.uint8)
-        rows[:, columns:] = 0
+        rows = torch.zeros(len(store), padded(max(columns, 1)), dtype=torch.uint8)
         head_part = torch.empty(len(store), hidden, dtype=torch.uint8)
         norms = torch.empty(len(store), 3)
-        row_levels, part_levels = _Levels(of_row), _Levels(of_part)
-        for start, stop, *blocks in store.blocks(None, BLOCK):
-            norm = norms[start:stop]
-            row_levels.write(blocks[0][: stop - start], rows[start:stop, :columns], norm[:, 0], norm[:, 2])
-            part_levels.write(blocks[1][: stop - start], head_part[start:stop], norm[:, 1], None)
+
+        def write(first: int, part: RowStore) -> None:
+            row_levels, part_levels = _Levels(of_row), _Levels(of_part)
+            for start, stop, *blocks in part.blocks(None, BLOCK):
+                own, norm = slice(first + start, first + stop), norms[first + start : first + stop]
+                row_levels.write(blocks[0][: stop - start], rows[own, :columns], norm[:, 0], norm[:, 2])
+                part_levels.write(blocks[1][: stop - start], head_part[own], norm[:, 1], None)
+
+        deal([partial(write, first, part) for first, part in _runs(store)])
         return cls(rows, head_part, norms, of_row, of_part, row_norm)
 
     def __len__(self) -> int:
@@ -94,21 +107,35 @@ class IntegerRows:
         return IntegerRows(*parts, self.of_row, self.of_part, self.row_norm)
 
 
-def _columns(store: RowStore) -> tuple[Columns, Columns, float]:
+def _runs(store: RowStore) -> list[tuple[int, RowStore]]:
+    return [(first, store.between(first, min(first + RUN, len(store)))) for first in range(0, len(store), RUN)]
+
+
+def _columns(store: RowStore, deal: Deal) -> tuple[Columns, Columns, float]:
     """Ranges, means and largest values of all columns, and the largest norm of a row."""
-    tables = _Range(store.rows.shape[1], len(store)), _Range(store.head_part.shape[1], len(store))
-    row_norm = 0.0
-    for start, stop, *blocks in store.blocks(None, BLOCK):
-        values = [block[: stop - start] for block in blocks]
-        refuse_non_finite({"rows": values[0], "head_part": values[1]})
-        for table, block in zip(tables, values, strict=True):
-            table.see(start, block)
-        row_norm = max(row_norm, float(torch.linalg.vector_norm(values[0], dim=1).max()))
-    of_row, of_part = (table.columns() for table in tables)
-    return of_row, of_part, row_norm * (1 + 1e-4)
+    widths = store.rows.shape[1], store.head_part.shape[1]
+
+    def see(part: RowStore) -> tuple[_Range, _Range, float]:
+        of_row, of_part = (_Range(width, len(part)) for width in widths)
+        row_norm = 0.0
+        for start, stop, *blocks in part.blocks(None, BLOCK):
+            rows, head_part = (block[: stop - start] for block in blocks)
+            refuse_non_finite({"rows": rows, "head_part": head_part})
+            of_row.see(start, rows)
+            of_part.see(start, head_part)
+            row_norm = max(row_norm, float(torch.linalg.vector_norm(rows, dim=1).max()))
+        return of_row, of_part, row_norm
+
+    found = deal([partial(see, part) for _, part in _runs(store)])
+    if not found:
+        return _Range(widths[0], 0).columns(), _Range(widths[1], 0).columns(), 0.0
+    of_rows, of_parts, row_norms = zip(*found, strict=True)
+    return _Range.joined(of_rows).columns(), _Range.joined(of_parts).columns(), max(row_norms) * (1 + 1e-4)
 
 
 class _Range:
+    """What is seen of some items: of each column, and the largest absolute value of each item."""
+
     def __init__(self, columns: int, items: int) -> None:
         self.lowest, self.highest = torch.full((columns,), torch.inf), torch.full((columns,), -torch.inf)
         self.total = torch.zeros(columns, dtype=torch.float64)
@@ -122,21 +149,32 @@ class _Range:
         self.total += block.sum(0)
         torch.linalg.vector_norm(block, torch.inf, dim=1, out=self.by_item[start : start + len(block)])
 
+    @classmethod
+    def joined(cls, parts: Sequence[_Range]) -> _Range:
+        whole = cls(0, 0)
+        whole.lowest = torch.stack([part.lowest for part in parts]).amin(0)
+        whole.highest = torch.stack([part.highest for part in parts]).amax(0)
+        whole.total = torch.stack([part.total for part in parts]).sum(0)
+        whole.by_item = torch.cat([part.by_item for part in parts])
+        return whole
+
     def columns(self) -> Columns:
         items = len(self.by_item)
         if not items or not len(self.total):
             zeros = torch.zeros_like(self.total)
-            return Columns(zeros, zeros + 1, zeros, zeros)
+            return Columns(zeros, zeros + 1, zeros, zeros, zeros, zeros)
         largest = torch.maximum(self.lowest.abs(), self.highest.abs()).double()
         # the value that all but the outliers stay below
         bar = float(self.by_item.topk(min(items // OUTLIERS + 1, items - 1) + 1).values[-1])
-        end = LARGEST_VALUE if float(self.by_item.max()) <= FAR * bar else bar
+        end = LARGEST_VALUE if float(self.by_item.max()) <= FAR * bar else FAR * bar
         lowest, highest = self.lowest.clamp(-end, end), self.highest.clamp(-end, end)
         step = (highest - lowest) / LEVELS
         coarsest = float(step.max())
         step = step.clamp(min=coarsest * NARROWEST) if coarsest > SMALLEST_STEP else torch.ones_like(step)
-        mean = ((self.total / items - lowest) / step).clamp(0, LEVELS)
-        return Columns(lowest.double(), step.double(), mean.float().double(), largest)
+        mean = ((self.total / items - lowest) / step).clamp(0, LEVELS).float().double()
+        lowest, step = lowest.double(), step.double()
+        last = torch.maximum(lowest.abs(), (lowest + step * LEVELS).abs())
+        return Columns(lowest, step, mean, largest, (lowest + step * mean).abs(), last)
 
 
 class _Levels:

@@ -1,0 +1,162 @@
+"""The user stage of LIME rankers for one request: what depends on weights only is multiplied out beforehand.
+
+L^C = L + MLP(L (+) E^C)      the links' part of its first layer is a constant, E^C's a row of one product
+L^P = personalize(L^C, E)     `PooledLinks` (LIME-MHA), `RefinedLinks` (LIME-XOR), or the ranker's own
+values = LN(L^P) W_V + b
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from limerank.batch import Features, UserInputs
+from limerank.models.base import UserState
+from limerank.models.lime import LimeRanker
+from limerank.models.lime_mha import LimeMHARanker
+from limerank.models.lime_xor import LimeXORRanker
+from limerank.models.serving.context import RequestContext
+from limerank.models.serving.events import EventTable
+from limerank.nn.layers.attention import HeadProjection
+from limerank.ops.link_pool import LinkPool, PoolState
+from limerank.ops.link_pool.pool import CHUNK
+from limerank.ops.xor_layer import fused_xor_stack
+
+WHOLE_BYTES = 2**22
+"""Keys and values of a history up to this size are gathered at once; larger ones in chunks that stay in the cache."""
+
+
+class Projection:
+    """LayerNorm and a linear map of rows [n, d], as `HeadProjection` has them, without its heads."""
+
+    def __init__(self, projection: HeadProjection) -> None:
+        norm, linear = projection.norm, projection.linear
+        self.norm = (tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
+        self.matrix, self.bias = linear.weight.detach().T.contiguous(), linear.bias.detach()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return torch.addmm(self.bias, torch.layer_norm(rows, *self.norm), self.matrix)
+
+
+class LimePart:
+    """All of a LIME ranker's user stage; subclasses personalize links in a way of their own."""
+
+    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int) -> None:
+        self.ranker = ranker
+        mix, options = ranker.context_mix, ranker.options
+        self.heads = options.heads
+        self.before = options.context == "before"
+        self.context = RequestContext(ranker.context_tower, mix.from_context, ranker.head.from_user)
+        self.to_values = Projection(ranker.link_values)
+        with torch.no_grad():
+            self.links: Tensor = ranker.links().detach().clone()
+            self.hidden = mix.from_link(self.links)
+            self.shifted = self.links + mix.to_output.bias
+        self.from_link, self.from_link_bias = _transposed(mix.from_link)
+        self.to_output, self.to_output_bias = _transposed(mix.to_output)
+
+    def encode(self, inputs: UserInputs) -> UserState:
+        """`LimeRanker.encode_user` of one request."""
+        context = self.context(inputs)
+        of_context, head_part = self.context.parts(context)
+        selection, chosen, scale = self.ranker.selection, None, None
+        if selection is not None:
+            chosen, scale = selection(context)
+        links = personalized = self.personalize(self._reading(of_context, chosen), inputs)
+        if not self.before:
+            hidden = torch.addmm(self.from_link_bias + of_context, links, self.from_link).relu_()
+            personalized = torch.addmm(self.to_output_bias, hidden, self.to_output).add_(links)
+        values = self.to_values(personalized).view(1, len(personalized), self.heads, -1)
+        if selection is not None and chosen is not None and scale is not None:
+            values = selection.spread(values, chosen, scale)
+        return UserState((values.transpose(1, 2),), head_part)
+
+    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+        """L^P [l, d] from the links [l, d] that read the history: the ranker's own way."""
+        personalized: Tensor = self.ranker.personalize(links[None], inputs)[0]
+        return personalized
+
+    def _reading(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
+        """The links [l, d] that read the history: L^C, or L itself when the context comes after."""
+        links, hidden = (self.shifted, self.hidden) if self.before else (self.links, self.hidden)
+        if chosen is not None:
+            links = links.index_select(0, chosen[0])
+            hidden = hidden.index_select(0, chosen[0]) if self.before else hidden
+        if not self.before:
+            return links
+        return torch.addmm(links, (hidden + of_context).relu_(), self.to_output)
+
+
+class PooledLinks(LimePart):
+    """LIME-MHA: keys and values of events come from a table, so that only the attention is left."""
+
+    def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int) -> None:
+        super().__init__(ranker, items, bytes_allowed)
+        self.recency = ranker.recency
+        projection = ranker.history_keys_values
+        self.to_queries = Projection(ranker.link_queries)
+        self.scale = (projection.outputs[0] // self.heads) ** -0.5
+        self.projection = projection
+        self.table = None
+        if ranker.encoding is None and type(ranker) is LimeMHARanker:  # a subclass may change E
+            self.table = EventTable(ranker.item_tower, items, projection.together, bytes_allowed)
+
+    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+        """softmax(Q_L K_E^T / sqrt(d_a)) V_E, heads side by side."""
+        history = inputs.history
+        found = None if self.table is None else self.table.find(history.item_of_event, history.events.indices)
+        if found is None:
+            return super().personalize(links, inputs)
+        vectors, slots = found
+        if not len(slots):
+            return torch.zeros_like(links)
+        queries = self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
+        if self.recency is None and 4 * len(slots) * vectors.shape[1] > WHOLE_BYTES:
+            return self._streamed(queries, vectors, slots)
+        bias = None if self.recency is None else self.recency(history.times, history.offsets).T[None, :, None]
+        keys, values = self._split(vectors.index_select(0, slots))
+        pooled = functional.scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=bias)
+        return pooled.transpose(1, 2).reshape(links.shape)
+
+    def _streamed(self, queries: Tensor, vectors: Tensor, slots: Tensor) -> Tensor:
+        """The same for a long history, chunk by chunk."""
+        pool = LinkPool(queries * self.scale)
+        heads, links, _ = queries.shape
+        width = self.projection.outputs[1]
+        state = PoolState.empty(heads, links, width // heads)
+        buffer = vectors.new_empty(CHUNK, vectors.shape[1])
+        for part in slots.split(CHUNK):
+            rows = torch.index_select(vectors, 0, part, out=buffer[: len(part)])
+            keys, values = self._split(rows)
+            pool.add_chunk(state, keys.transpose(0, 1), values.transpose(0, 1), None)
+        return state.finalize().transpose(0, 1).reshape(links, width)
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Keys [H, n, a] and values [H, n, v] of rows [n, H a + H v]."""
+        queries, width = self.projection.outputs
+        if queries == width:
+            both: tuple[Tensor, ...] = rows.view(len(rows), 2 * self.heads, -1).transpose(0, 1).split(self.heads)
+            return both
+        return tuple(part.transpose(0, 1) for part in self.projection.apart(rows))
+
+
+class RefinedLinks(LimePart):
+    """LIME-XOR: the layers' tensors are named once, and nothing is checked that the engine made itself."""
+
+    def __init__(self, ranker: LimeXORRanker, items: Features, bytes_allowed: int) -> None:
+        super().__init__(ranker, items, bytes_allowed)
+        self.sum = ranker.options.readout == "sum"
+        self.layers = ranker.stack.tensors() if ranker.stack.design.fusible else None
+
+    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+        """X^(n)[T] - L^C, or with L^C left in it."""
+        if self.layers is None:
+            return super().personalize(links, inputs)
+        refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True)
+        return refined - links if self.sum else refined
+
+
+def _transposed(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Weight [in, out] and bias [out]."""
+    return layer.weight.detach().T.contiguous(), layer.bias.detach()
