@@ -51,7 +51,7 @@ def built(form: dict[str, Any], bundle: Bundle) -> UserSource:
     options = {**SMALL, **{name: size for name, size in sizes.items() if name in fitting}, **form}
     ranker = build_ranker(options, bundle.encoders.space(), len(bundle.manifest.tasks), "test")
     shaken(ranker)
-    return UserSource(str(form), ranker, RequestReader(bundle))
+    return UserSource(str(form), ranker, RequestReader(bundle), least_events=0)
 
 
 class Oracle:
@@ -133,6 +133,7 @@ def clicks(count: int) -> tuple[Event, ...]:
 
 def test_the_answer_says_how_the_user_state_came_about(engine: Engine) -> None:
     fresh = Engine(engine.bundle)
+    fresh.users.least_events = 0
     assert fresh.answer("u3").user_state == "computed"
     assert fresh.answer("u3").user_state == "cached"
     appended = fresh.answer("u3", events=clicks(1))
@@ -144,6 +145,18 @@ def test_the_answer_says_how_the_user_state_came_about(engine: Engine) -> None:
     assert plain.user_state == forgetful.answer("u3", events=clicks(1)).user_state == "computed"
     assert plain.item_ids == appended.item_ids
     np.testing.assert_allclose(plain.probabilities, appended.probabilities, atol=1e-5)
+
+
+def test_short_histories_are_read_again_unless_nothing_is_new(engine: Engine) -> None:
+    """Also when a history crosses the bound, in which direction ever."""
+    source = built({"name": "lime-mha", "encoding": "none"}, engine.bundle)
+    source.least_events = 8
+    states = UserStates(PLENTY)
+    oracle = Oracle(source, states)
+    lengths = (0, 0, 7, 8, 9, 9, 7, 7)
+    hows = [oracle.check("nobody", "tv", clicks(length)) for length in lengths]
+    assert hows == ["computed", "cached", "computed", "computed", "appended", "cached", "computed", "cached"]
+    assert states.counts().computed == {"first": 1, "short": 1, "context": 1, "fewer": 1}
 
 
 def test_why_a_state_was_computed_is_counted(engine: Engine) -> None:
@@ -266,7 +279,7 @@ def test_eight_threads_get_the_answers_of_one(engine: Engine) -> None:
     ] * 4
     random.Random(0).shuffle(requests)
     states = UserStates(60_000)
-    slow = Slow(source.version, source.ranker, source.reader)
+    slow = Slow(source.version, source.ranker, source.reader, least_events=0)
 
     def ask(request: tuple[str, list[Event], str]) -> str:
         user, events, device = request

@@ -21,7 +21,7 @@ from limerank.serve.states.source import UserSource
 
 How = Literal["cached", "appended", "computed"]
 """Nothing was read, only new events were, or the whole history."""
-Why = Literal["first", "context", "changed", "fewer", "window", "many", "refresh", "ranker"]
+Why = Literal["first", "context", "changed", "fewer", "window", "many", "refresh", "short", "ranker"]
 WHY: dict[Why, str] = {
     "first": "nothing was kept of this user",
     "context": "nothing was kept for this context, which the ranker's links read the history with",
@@ -30,6 +30,7 @@ WHY: dict[Why, str] = {
     "window": "the history is full, and this ranker cannot forget the oldest event",
     "many": "more events are new than known",
     "refresh": "an approximation has used up its budget",
+    "short": "the history is read as quickly as a kept state would be finished",
     "ranker": "every event, or the time of the request, changes everything that this ranker keeps",
 }
 MOST_CONTEXTS = 8
@@ -82,8 +83,8 @@ class Entry:
 
     def _encode(self, source: UserSource, asked: Asked) -> Found:
         context = asked.context.tobytes()
-        by_context = source.grows is None or source.grows.by_context
-        key = context if by_context else b""
+        user = source.grows if source.is_long(asked) else None
+        key = context if user is None or user.by_context else b""
         why = self._why_not(asked, source.ranker.needs_times)
         if why is not None:
             self.kept.clear()
@@ -93,8 +94,9 @@ class Entry:
             self.kept.move_to_end(key)
             return Found(kept.state, "cached")
         embedded = None
-        if source.grows is not None:
-            embedded = kept.context if kept is not None and kept.request[0] == context else source.context(asked)
+        if user is not None:
+            known = kept is not None and kept.context is not None and kept.request[0] == context
+            embedded = kept.context if kept is not None and known else source.context(asked)
         found, reading = self._read(source, asked, embedded, None if kept is None else kept.reading, why)
         self.kept[key] = Kept(reading, found.state, request, embedded)
         self.kept.move_to_end(key)
@@ -120,7 +122,8 @@ class Entry:
     ) -> tuple[Found, Reading | None]:
         user, first, stop = source.grows, source.reader.first_kept(asked), asked.count
         if user is None or context is None:
-            return Found(source.encode(asked), "computed", why=why or "ranker"), None
+            reason: Why = "ranker" if user is None else "short"
+            return Found(source.encode(asked), "computed", why=why or reason), None
         slid = appended = False
         if reading is None:
             why = why or "context"

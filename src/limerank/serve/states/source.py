@@ -16,12 +16,16 @@ from limerank.models import Ranker, UserState
 from limerank.models.incremental import Events, incremental_user
 from limerank.serve.requests import Asked, RequestReader
 
+LEAST_EVENTS = 512
+"""A shorter history is read about as quickly as its state would be grown and finished."""
+
 
 class UserSource:
     """The user side of one bundle, by its `version`: states of another version are never used.
 
     `encode` is the user stage that computes a state from nothing, `embed` makes E without its encoding from item rows
-    and encoded event features; by default both are the ranker's. `stale_budget` lets LIME-XOR be approximate.
+    and encoded event features; by default both are the ranker's. Of histories shorter than `least_events` only
+    finished states are kept. `stale_budget` lets LIME-XOR be approximate.
     """
 
     def __init__(
@@ -33,11 +37,13 @@ class UserSource:
         encode: Callable[[UserInputs], UserState] | None = None,
         embed: Callable[[Tensor, Tensor], Tensor] | None = None,
         stale_budget: float | None = None,
+        least_events: int = LEAST_EVENTS,
     ) -> None:
         self.version = version
         self.ranker = ranker
         self.reader = reader
         self.grows = incremental_user(ranker, stale_budget)
+        self.least_events = least_events
         self._encode = encode or ranker.encode_user
         self._embed = embed or self._by_tower
 
@@ -48,6 +54,10 @@ class UserSource:
         other = copy(self)
         other.version = version
         return other
+
+    def is_long(self, asked: Asked) -> bool:
+        """Whether the history that is read is worth a state that grows."""
+        return asked.count - self.reader.first_kept(asked) >= self.least_events
 
     @property
     def slides(self) -> bool:
@@ -77,7 +87,7 @@ class UserSource:
 
     def context(self, asked: Asked) -> Tensor:
         """E^C [1, c]."""
-        users = self.reader.bundle.user_table.take(torch.tensor([asked.user_row]))
+        users = self.reader.bundle.user_table.at(asked.user_row)
         context: Tensor = self.ranker.context_tower(users, Features(torch.from_numpy(asked.context)))
         return context
 
