@@ -49,6 +49,7 @@ from .serve.bundles.store import BundleStore as BundleStore
 from .serve.deadline import Deadline as Deadline
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
+from .serve.overlay.items import Item as Item
 from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event
 from .serve.retrieval.diversity import AtMost as AtMost

@@ -33,6 +33,11 @@ class Jagged:
         values += np.arange(offsets[-1])
         return Jagged(self.values.index_select(0, torch.from_numpy(values)), torch.from_numpy(offsets))
 
+    def part(self, first: int, last: int) -> Jagged:
+        """The lists from `first` up to `last`, without a copy of their values."""
+        start, stop = int(self.offsets[first]), int(self.offsets[last])
+        return Jagged(self.values[start:stop], self.offsets[first : last + 1] - start)
+
     def followed_by(self, other: Jagged) -> Jagged:
         """These lists, then the other ones."""
         shifted = other.offsets[1:] + self.offsets[-1]
@@ -60,16 +65,17 @@ class Features:
             tuple(matrix.index_select(0, rows) for matrix in self.vectors),
         )
 
-    def at(self, row: int) -> Features:
-        """The features of one row; a view where there are no lists."""
-        if self.lists:
-            return self.take(torch.tensor([row]))
-        only = slice(row, row + 1)
-        return Features(self.indices[only], (), tuple(matrix[only] for matrix in self.vectors))
+    def part(self, first: int, last: int) -> Features:
+        """The rows from `first` up to `last`, without a copy of them."""
+        return Features(
+            self.indices[first:last],
+            tuple(jagged.part(first, last) for jagged in self.lists),
+            tuple(matrix[first:last] for matrix in self.vectors),
+        )
 
     def first(self, count: int) -> Features:
         """The first rows."""
-        return self if count == len(self) else self.take(torch.arange(min(count, len(self))))
+        return self if count == len(self) else self.part(0, min(count, len(self)))
 
     def followed_by(self, other: Features) -> Features:
         """The rows of this table, then those of another with the same features."""

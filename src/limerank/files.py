@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from limerank.errors import ConflictError, LimerankError, UnavailableError
+from limerank.threads import available_cores
 
 AnyPath = str | os.PathLike[str]
 """What people may pass where a path is asked for."""
@@ -133,7 +135,7 @@ def staged_file(final: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path, doing: str) -> Iterator[None]:
+def locked(path: Path, doing: str, option: str = "--out") -> Iterator[None]:
     """Hold a lock file that vanishes with its process; refused while another process is `doing` something there."""
     import fcntl  # Windows has none, and must be able to say so
 
@@ -141,7 +143,7 @@ def locked(path: Path, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            said = f"another process is {doing} there; wait for it or choose another --out"
+            said = f"another process is {doing} there; wait for it or choose another {option}"
             raise ConflictError(f"{path.parent}: {said}") from None
         yield
 
@@ -228,22 +230,31 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def sha256_of_files(paths: Iterable[Path]) -> Iterator[str]:
+    """The SHA-256 of several files, in their order; as many at once as there are cores."""
+    with ThreadPoolExecutor(available_cores()) as executor:
+        yield from executor.map(sha256_of_file, paths)
+
+
 def record_files(directory: Path) -> list[FileRecord]:
     """A record for every file below a directory, in a fixed order."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [record_file(directory, path.relative_to(directory).as_posix()) for path in files]
+    return [_record(directory, path, sha256) for path, sha256 in zip(files, sha256_of_files(files), strict=True)]
 
 
 def record_file(directory: Path, name: str) -> FileRecord:
     """A record for one file below a directory."""
-    path = directory / name
-    return FileRecord(path=name, bytes=path.stat().st_size, sha256=sha256_of_file(path))
+    return _record(directory, directory / name, sha256_of_file(directory / name))
+
+
+def _record(directory: Path, path: Path, sha256: str) -> FileRecord:
+    return FileRecord(path=path.relative_to(directory).as_posix(), bytes=path.stat().st_size, sha256=sha256)
 
 
 def check_files(
     directory: Path, records: list[FileRecord], error: type[LimerankError], fix: str, *, hashes: bool
 ) -> None:
-    """Raise, naming the first recorded file that is missing, of another length or (`hashes`) of other content."""
+    """Raise, naming the first recorded file that is missing or of another length, or (`hashes`) of other content."""
     for record in records:
         path = directory / record.path
         if not path.is_file():
@@ -251,12 +262,17 @@ def check_files(
         size = path.stat().st_size
         if size != record.bytes:
             raise error(f"{path}: has {size} bytes, should have {record.bytes}; {fix}")
-        if hashes and sha256_of_file(path) != record.sha256:
+    paths = [directory / record.path for record in records] if hashes else []
+    for record, path, sha256 in zip(records, paths, sha256_of_files(paths), strict=False):
+        if sha256 != record.sha256:
             raise error(f"{path}: content does not match its recorded SHA-256; {fix}")
 
 
-def digest_of(*parts: str | bytes) -> str:
-    """A SHA-256 over several parts, each length-prefixed so that no two lists of parts collide."""
+def digest_of(*parts: str | bytes | memoryview) -> str:
+    """A SHA-256 over several parts, each length-prefixed so that no two lists of parts collide.
+
+    A view is one of bytes, and is not copied.
+    """
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -15,6 +15,11 @@ def time_text(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def iso_time(milliseconds: int) -> str:
+    """A time as files and programs read it: ISO 8601, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 def day_text(milliseconds: int) -> str:
     """The day of a time, in UTC."""
     return time_text(milliseconds)[:10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,19 @@ def test_the_display_must_be_a_column(titled: Path) -> None:
     ):
         (folder / "other.yaml").write_text(DESCRIPTION.replace("display: title", line))
         assert reason in refusal(3, "prepare", "table", "--raw", folder / "other.yaml", "--out", folder / "other")
+
+
+def test_titles_of_new_items_and_the_id_by_its_own_name(titled: Path, tmp_path: Path) -> None:
+    """A file in the words of the log: its id column, which is a feature, and its display column."""
+    store = Path(shutil.copytree(titled, tmp_path / "store"))
+    (tmp_path / "new.csv").write_text("movie,title\n200,Brand new\n103,Renamed\n")
+    assert answer("items", "upsert", store, "--file", tmp_path / "new.csv")["added"] == ["200"]
+    ranking = answer("rank", store, "--user", "u1", "--items", "200,103,104")
+    displays = {item["id"]: item["display"] for item in ranking["items"]}
+    assert displays == {"200": "Brand new", "103": "Renamed", "104": "The 4th, a film"}
+    assert ranking["overlay_items"] == 1  # only the title of 103 changed, which is no feature
+    assert "Brand new" in limerank("rank", store, "--user", "u1", "--items", "200").stdout
+    answer("items", "fold", store)
+    answer("items", "forget", store, "--contained")
+    ranking = answer("rank", store, "--user", "u1", "--items", "200,103")
+    assert {item["display"] for item in ranking["items"]} == {"Brand new", "Renamed"}

@@ -234,7 +234,7 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
     ("work", "command", "said"),
     [
         (
-            "limerank.serve.bundles.offline.compute_rows",
+            "limerank.serve.bundles.offline.RowWriter.write",
             ["export", "RUN", "--store", "store"],
             "nothing was activated, store",
         ),

@@ -80,10 +80,7 @@ def cut(inputs: UserInputs, first: int, stop: int) -> UserInputs:
 
 def events_of(ranker: Ranker, inputs: UserInputs, first: int, stop: int) -> Events:
     part = cut(inputs, first, stop).history
-    rows = ranker.item_tower.history(part)
-    if ranker.encoding is not None:
-        rows = ranker.encoding.part(rows, part.times, before=first)
-    return Events(rows, part.times)
+    return Events(ranker.history_part(part, first), part.times)
 
 
 def check(ranker: Ranker, user: IncrementalUser, reading: Reading, inputs: UserInputs, **close: float) -> None:

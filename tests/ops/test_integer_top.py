@@ -15,7 +15,7 @@ from torch import Tensor
 from limerank.errors import ArgumentError
 from limerank.ops.candidate import RequestHead, RowStore, best_candidates, candidate_probabilities
 from limerank.ops.candidate.integer import ExactTop, IntegerRows, best_by_integers, fast, most_wanted, reference
-from limerank.ops.candidate.integer.top import bar_of
+from limerank.ops.candidate.integer.scan import bar_of
 
 ROW_TYPES = ["fp32", "fp16", "u8"]
 

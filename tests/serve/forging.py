@@ -1,4 +1,4 @@
-"""Bundles changed by hand: for tests that damage one and make its hashes right again."""
+"""Bundles changed by hand and compared: for tests that damage one and make its hashes right again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from limerank import files
+from limerank.serve.bundles.bundle import CONTENTS, Bundle
 
 
 def bundle_folder(store: Path) -> Path:
@@ -21,3 +22,9 @@ def rehash(folder: Path) -> None:
         path = folder / record["path"]
         record["bytes"], record["sha256"] = path.stat().st_size, files.sha256_of_file(path)
     (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def assert_same_files(bundle: Bundle, other: Bundle) -> None:
+    """Two bundles differ in their manifests only."""
+    for name in CONTENTS:
+        assert (bundle.path / name).read_bytes() == (other.path / name).read_bytes(), name

@@ -194,13 +194,22 @@ def test_stores_and_bundles_that_are_not_there(store: Path, tmp_path: Path) -> N
         opened.roll_back()
 
 
-def test_an_interrupted_export_leaves_nothing(
+def test_an_export_on_a_full_disk_publishes_nothing(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Item rows that were finished are kept for the next try (test_export.py); before that nothing is."""
+
     def disk_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("limerank.serve.bundles.offline.files.write_json", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        runs["ttsn"].publish(tmp_path / "store", quiet=True)
+    store = BundleStore(tmp_path / "store")
+    assert (store.ids(), store.current_id()) == ([], None)
+    (left,) = (store.path / "bundles").iterdir()
+    assert store.collect(keep=1) == [left.name]
+    monkeypatch.setattr("limerank.serve.bundles.offline.save_file", disk_full)
     with pytest.raises(OSError, match="No space left"):
         runs["ttsn"].publish(tmp_path / "store", quiet=True)
     assert list((tmp_path / "store" / "bundles").iterdir()) == []

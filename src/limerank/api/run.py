@@ -23,7 +23,7 @@ from limerank.files import AnyPath
 from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.serve.bundles.bundle import Bundle
-from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.bundles.offline import Exported, RowType, export_bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
@@ -204,10 +204,27 @@ class Run(FinishedRun):
 
     def publish(self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False) -> Bundle:
         """The same as `export`, and returns the bundle that was published, opened: `lr.Engine(run.publish(store))`."""
+        return self.exported(store, rows=rows, activate=activate, quiet=quiet).bundle
+
+    def exported(
+        self,
+        store: AnyPath,
+        *,
+        rows: RowType = "fp16",
+        activate: bool = True,
+        threads: int | None = None,
+        quiet: bool = False,
+    ) -> Exported:
+        """The same as `export`, and returns the bundle with what it took: rows copied, rows kept, seconds, bytes.
+
+        An export that was interrupted is gone on with. Rows of items that have not changed are copied from an earlier
+        bundle of the store if the weights of the item side are the same.
+        """
         progress = Progress(quiet=quiet)
         dataset = self._dataset(progress)
-        with if_interrupted(f"interrupted; nothing was activated, {store} ranks as before"):
-            bundle = export(
+        told = f"interrupted; nothing was activated, {store} ranks as before; the same export again goes on from here"
+        with if_interrupted(told):
+            exported = export_bundle(
                 self.ranker(dataset),
                 self.config.model,
                 dataset,
@@ -216,10 +233,11 @@ class Run(FinishedRun):
                 row_type=rows,
                 metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
                 progress=progress,
+                threads=threads,
             )
         if activate:
-            BundleStore(Path(store)).make_active(bundle)
-        return bundle
+            BundleStore(Path(store)).make_active(exported.bundle)
+        return exported
 
     def __repr__(self) -> str:
         record = self.record

@@ -12,6 +12,7 @@ from limerank import __version__
 from limerank.cli import (
     bench,
     bundle,
+    catalog,
     data,
     evaluation,
     init,
@@ -84,6 +85,7 @@ rank.register(app)
 recommend.register(app)
 links.register(app)
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(catalog.app, name="items")
 app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")
 

@@ -57,11 +57,16 @@ def show(store: StoreArgument, bundle_id: BundleArgument = None, as_json: JsonOp
     chosen = bundle_id or opened.current_id()
     if chosen is None:
         raise BundleError(f"{store}: no bundle is active; name one of {', '.join(opened.ids())}")
-    facts = read_manifest(opened.bundle_path(chosen)).model_dump(mode="json")
+    manifest = read_manifest(opened.bundle_path(chosen))
+    facts = manifest.model_dump(mode="json")
+    ages = {"age_seconds": manifest.age_seconds(), "watermark_age_seconds": manifest.watermark_age_seconds()}
     if as_json:
-        emit_json(facts)
+        emit_json(facts | ages)
         return
-    emit_table("", ["key", "value"], [[key, value] for key, value in facts.items() if key != "files"], wrap="value")
+    rows = [[key, value] for key, value in facts.items() if key != "files"]
+    rows.append(["age of item rows", _ago(ages["age_seconds"])])
+    rows.append(["age of the newest event", _ago(ages["watermark_age_seconds"])])
+    emit_table("", ["key", "value"], rows, wrap="value")
     emit_table("", ["file", "bytes", "sha256"], [[f["path"], f["bytes"], f["sha256"][:12]] for f in facts["files"]])
 
 
@@ -146,6 +151,15 @@ def gc(
         emit_json({"removed": removed})
         return
     say(f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove")
+
+
+def _ago(seconds: float | None) -> str:
+    """A time that has passed, in the largest unit of which it has two or more."""
+    if seconds is None:
+        return "unknown: the log has no times"
+    units = [("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1)]
+    name, length = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
+    return f"{seconds / length:,.0f} {name}"
 
 
 def _active(current: str | None, previous: str | None, as_json: bool) -> None:

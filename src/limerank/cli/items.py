@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limerank.serve.bundles.bundle import Bundle
+    from limerank.serve.catalog import Catalog
 
 MOST_CHARACTERS = 60
 
 
 class ItemNames:
-    """What a bundle calls its items; nothing where its log named no display column."""
+    """What a catalog calls its items; nothing where its log named no display column."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.column = bundle.manifest.display
-        self._ids = bundle.item_ids
+    def __init__(self, catalog: Catalog) -> None:
+        self.column = catalog.bundle.manifest.display
+        self._catalog = catalog
 
     def of(self, items: Sequence[str]) -> list[str | None]:
         """The display of each item, None where there is none."""
-        return self._ids.displays_of(self._ids.rows_of(items))
+        return self._catalog.displays_of(items)
 
     def facts(self, items: Sequence[str]) -> list[dict[str, Any]]:
         """`{"display": ...}` of each item for JSON; empty without a display column."""

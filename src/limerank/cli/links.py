@@ -39,6 +39,7 @@ def links(
     The lift of an attribute is its fraction of the link's weight divided by its fraction of the catalog.
     """
     from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.catalog import Catalog
     from limerank.serve.explanation.link_profiles import link_profiles
 
     use_threads(threads)
@@ -46,7 +47,7 @@ def links(
     profiles = link_profiles(opened, top=top, minimum_items=minimum_items)
     if link is not None and link >= len(profiles):
         raise UsageError(f"--link {link}: this ranker has the links 0 to {len(profiles) - 1}")
-    shown, names = profiles if link is None else [profiles[link]], ItemNames(opened)
+    shown, names = profiles if link is None else [profiles[link]], ItemNames(Catalog(opened))
     if as_json:
         emit_json({"bundle": opened.manifest.id, "links": [profile_facts(profile, names) for profile in shown]})
         return

@@ -94,7 +94,7 @@ def rank(
     if chosen is not None and not chosen:
         raise UsageError("--items: names no candidate; give ids separated by commas, or leave it out for the catalog")
     request = parse_request(context, event, now, task)
-    names = ItemNames(engine.bundle)
+    names = ItemNames(engine.catalog)
     for budget in (None, deadline_ms):  # the first call maps the rows and allocates
         ranking = engine.answer(user, chosen, limit=limit, exclude_seen=exclude_seen, deadline_ms=budget, **request)
     if explain is None:
@@ -126,6 +126,7 @@ def ranking_facts(ranking: Ranking, names: ItemNames) -> dict[str, Any]:
         "unknown_items": ranking.unknown_items,
         "repeated_items": ranking.repeated_items,
         "seen_items": ranking.seen_items,
+        "overlay_items": ranking.overlay_items,
         "items": [
             {"id": item, **display, **{task: round(float(p), 6) for task, p in zip(ranking.tasks, row, strict=True)}}
             for item, display, row in shown
@@ -173,6 +174,8 @@ def show_ranking(user: str, ranking: Ranking, names: ItemNames) -> None:
         say(f"unknown items, scored as such: {listed(ranking.unknown_items)}")
     if ranking.repeated_items:
         say(f"named more than once, and ranked as often: {listed(ranking.repeated_items)}")
+    if ranking.overlay_items:
+        say(f"upserted since the bundle was exported: {ranking.overlay_items:,} of the candidates")
     if ranking.seen_items:
         say(f"left out because the user has events with them: {ranking.seen_items:,} items")
     for reason in ranking.degraded:

@@ -91,7 +91,7 @@ def recommend(
             deadline_ms=budget,
             **request,
         )
-    names = ItemNames(engine.bundle)
+    names = ItemNames(engine.catalog)
     if as_json:
         emit_json({**ranking_facts(ranking, names), "retrieved_by": ranking.retrieved_by})
         return

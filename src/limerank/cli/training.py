@@ -103,15 +103,20 @@ def export(
     store: Annotated[Path, typer.Option(help="Bundle store; made when it is not there.")],
     rows: Annotated[Literal["fp16", "fp32", "u8"], typer.Option(help="Precision of the stored item rows.")] = "fp16",
     activate: Annotated[bool, typer.Option(help="Make the new bundle the active one.")] = True,
-    threads: ThreadsOption = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads that compute item rows. Default: one per core.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the offline item stage and publish a verified bundle."""
+    """Run the offline item stage and publish a verified bundle; interrupted, the same command goes on.
+
+    Items that have not changed since an earlier bundle of the same weights keep their rows.
+    """
     from limerank.api.run import Run
 
-    use_threads(threads)
-    bundle = Run.open(run).publish(store, rows=rows, activate=activate, quiet=as_json)
-    manifest = bundle.manifest
+    use_threads(None)  # the others compute one block each
+    exported = Run.open(run).exported(store, rows=rows, activate=activate, threads=threads, quiet=as_json)
+    manifest = exported.bundle.manifest
     if as_json:
         emit_json(
             {
@@ -121,6 +126,11 @@ def export(
                 "active": activate,
                 "row_type": manifest.row_type,
                 "row_bytes": manifest.row_bytes,
+                "copied": exported.copied,
+                "kept": exported.kept,
+                "seconds": exported.seconds,
+                "items_per_second": exported.items_per_second,
+                "bytes": exported.bytes,
             }
         )
         return
@@ -128,7 +138,11 @@ def export(
         f"published bundle {manifest.id}: {manifest.items - 1:,} item rows of {manifest.row_bytes} bytes"
         + (", now active" if activate else "")
     )
-    say(f"next: limerank rank {store} --user {bundle.user_ids.names_of([1])[0]}")
+    unchanged = f"{exported.copied:,} rows copied from an earlier bundle, " if exported.copied else ""
+    kept = f"{exported.kept:,} rows kept from the interrupted export, " if exported.kept else ""
+    speed = f"{exported.seconds:.1f} s, {exported.items_per_second:,.0f} items/s"
+    say(f"{unchanged}{kept}{speed}, {exported.bytes / 1e6:,.1f} MB in all")
+    say(f"next: limerank rank {store} --user {exported.bundle.user_ids.names_of([1])[0]}")
 
 
 def _show(evaluation: Evaluation) -> None:

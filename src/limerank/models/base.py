@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from limerank.batch import Features, RequestBatch, UserInputs
+from limerank.batch import Features, History, RequestBatch, UserInputs
 from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
@@ -172,6 +172,14 @@ class Ranker(nn.Module):
         if self.encoding is not None:
             return Gathered(self.history(inputs))
         return self.item_tower.distinct_history(inputs.history)
+
+    def history_part(self, history: History, before: int) -> Tensor:
+        """E of some consecutive events of one history, `before` of whose events stand in front of them.
+
+        Only where the encoding keeps caches (`nn.encodings.KEEPS_CACHES`).
+        """
+        embedded = self.item_tower.history(history)
+        return embedded if self.encoding is None else self.encoding.part(embedded, history.times, before)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         """The user stage: once per request, independent of the candidates."""

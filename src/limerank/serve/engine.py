@@ -18,24 +18,29 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
+from limerank.frames import Frame
 from limerank.models import UserState
 from limerank.models.serving import prepare_user_stage
 from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
-from limerank.serve.catalog import FIRST_ITEM_ROW, Catalog
+from limerank.serve.catalog import FIRST_ITEM_ROW, CandidatePart, Catalog, ItemStatus, best_of, scattered
+from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.deadline import Deadline, RequestRecord, UserStageCost, best_in_time, events_in_time
+from limerank.serve.overlay.items import Item
+from limerank.serve.overlay.live import CatalogChange, LiveCatalog
 from limerank.serve.ranking import Ranking, ranking_frame
-from limerank.serve.requests import Asked, Event, RequestReader, checked_id, checked_ids
+from limerank.serve.requests import Asked, Event, RequestReader
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
 from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified
-from limerank.serve.scorer import Scorer, choose_path, request_head
+from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers, in_a_worker
 
@@ -73,12 +78,13 @@ class Engine:
         stage = self.user_stage
         self.users = UserSource(bundle.manifest.id, stage.ranker, by_row, encode=stage, embed=stage.history)
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
-        self.catalog = Catalog(bundle)
         self.retrievers = Retrievers(bundle)
         self._cost = UserStageCost()
         self.scorer = Scorer(self.ranker, bundle.rows)
         if self.scorer.worth_preparing:
             self.workers.run(partial(self.scorer.prepare, self.workers.deal))
+        self.live_catalog = LiveCatalog(bundle)
+        self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
 
     @classmethod
     def open(
@@ -96,6 +102,11 @@ class Engine:
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog as of now; take it once per request, for the next one may have other items."""
+        return self.live_catalog.current()
 
     def close(self) -> None:
         """End the worker threads when the requests that were made are answered; there can be no other request."""
@@ -137,7 +148,7 @@ class Engine:
             exclude_seen=exclude_seen,
             deadline_ms=deadline_ms,
         )
-        return ranking_frame(self.bundle, [ranking])
+        return ranking_frame(self.catalog, [ranking])
 
     def rank_many(
         self,
@@ -162,7 +173,7 @@ class Engine:
         rankings = self.workers.deal([partial(request, user) for user in users])
         lengths = [len(ranking.item_ids) for ranking in rankings]
         owners = pl.Series("user_id", users, dtype=pl.String).gather(np.repeat(np.arange(len(users)), lengths))
-        return ranking_frame(self.bundle, rankings).insert_column(0, owners)
+        return ranking_frame(self.catalog, rankings).insert_column(0, owners)
 
     def answer(
         self,
@@ -187,9 +198,10 @@ class Engine:
         """
         record = RequestRecord.begin(deadline_ms)
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
+        column = self._task(task)
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         return self._ranked(
-            user_id, Retrieving([], lambda user: given), record, request, limit, self._task(task), exclude_seen
+            user_id, Retrieving(self.catalog, [], lambda user: given), record, request, limit, column, exclude_seen
         )
 
     def recommend(
@@ -217,22 +229,23 @@ class Engine:
         """
         record = RequestRecord.begin(deadline_ms)
         user_id = checked_id(user_id, "user_id")
-        candidates = usual_candidates(len(self.catalog)) if candidates is None else candidates
+        catalog = self.catalog
+        candidates = usual_candidates(len(catalog)) if candidates is None else candidates
         if min(k, candidates) < 1:
             raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
-        check_diversify(self.bundle, diversify)
+        check_diversify(catalog, diversify)
         column, asked = self._task(task), candidates
 
         def count() -> int:
-            return asked + (len(self.catalog.seen_rows(user_id, events)) if filter_seen else 0)
+            return asked + (len(_seen(catalog, user_id, events)) if filter_seen else 0)
 
-        retrieving = self.retrievers.start(retriever, user_id, count, column, record)
+        retrieving = self.retrievers.start(retriever, catalog, user_id, count, column, record)
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         limit = k if diversify is None else considered(k)
         ranking = self._ranked(user_id, retrieving, record, request, limit, column, filter_seen)
         if diversify is None:
             return ranking
-        return self.workers.run(partial(diversified, ranking, self.bundle, diversify, k, column, record))
+        return self.workers.run(partial(diversified, ranking, catalog, diversify, k, column, record))
 
     def _ranked(
         self,
@@ -245,23 +258,22 @@ class Engine:
         exclude_seen: bool,
     ) -> Ranking:
         """The user stage, then the candidates that are found (None: the whole catalog) in order."""
-        user_id, events = checked_id(user_id, "user_id"), request["events"]
+        user_id, events, catalog = checked_id(user_id, "user_id"), request["events"], retrieving.catalog
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
 
         def user_stage() -> tuple[EncodedRequest, list[str] | None]:
             record.leave_queue()
-            encoded = self._encoded(
-                self.requests.ask(user_id, request["context"] or {}, events, request["now"]), record
-            )
+            asked = self.requests.ask(user_id, request["context"] or {}, events, request["now"], catalog=catalog)
+            encoded = self._encoded(asked, record)
             took = record.timeline.lap("user")
             if encoded.how == "computed":
                 self._cost.observe(encoded.history_used, took)
             return encoded, retrieving.by_state(encoded.state)
 
         def ordered(encoded: EncodedRequest, item_ids: list[str] | None) -> Ranking:
-            seen = self.catalog.seen_rows(user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
-            ranking = self._ordered(encoded, item_ids, seen, limit, task, record)
+            seen = _seen(catalog, user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
+            ranking = self._ordered(catalog, encoded, item_ids, seen, limit, task, record)
             return replace(ranking, retrieved_by=retrieving.names)
 
         if retrieving.outside is None:
@@ -277,6 +289,7 @@ class Engine:
 
     def _ordered(
         self,
+        catalog: Catalog,
         encoded: EncodedRequest,
         item_ids: list[str] | None,
         seen: NDArray[np.int64],
@@ -286,33 +299,36 @@ class Engine:
     ) -> Ranking:
         """Candidates (None: the whole catalog) in order, without those of seen rows."""
         clock = record.timeline
-        rows = None if item_ids is None else self.catalog.rows_of(item_ids)
-        asked = len(self.catalog) if rows is None else len(rows)
+        rows = None if item_ids is None else catalog.rows_of(item_ids)
+        asked = len(catalog) if rows is None else len(rows)
         if item_ids is not None and rows is not None and len(seen):
             item_ids, rows = _without(item_ids, rows, seen)
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
-        store, index = self.catalog.candidates(rows)
         wanted = candidates if limit is None else min(limit, candidates)
-        besides = len(seen) if rows is None else 0
-        scores = partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
-        best, unscored = best_in_time(record, scores, store, wanted + besides, index)
-        if rows is None:  # what was seen needed no score
-            unscored -= int((seen >= len(store) - unscored + FIRST_ITEM_ROW).sum())
+        unscored, scores = 0, partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
+
+        def search(part: CandidatePart, k: int) -> Scored:
+            nonlocal unscored
+            found, left_out = best_in_time(record, scores, part.store, k, part.index)
+            if part.keys is None:  # what is hidden needed no score
+                left_out -= int((part.hidden >= len(part) - left_out + FIRST_ITEM_ROW).sum())
+            unscored += left_out
+            return found
+
+        parts = catalog.parts(rows, seen)
+        best = best_of(parts, wanted, search)
         record.leave_unscored(unscored, candidates)
         clock.lap("interact")
-        order = best.top.positions.numpy()
-        values = best.top.values.numpy()
         if item_ids is not None:
-            names = [item_ids[position] for position in order.tolist()]
+            names = [item_ids[position] for position in best.keys.tolist()]
         else:
-            unseen = np.flatnonzero(~np.isin(order + FIRST_ITEM_ROW, seen))[:wanted]
-            names, values = self.catalog.names_of(order[unseen]), values[unseen]
+            names = catalog.names_of_rows(best.keys)
         repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
         clock.lap("select")
         return Ranking(
             item_ids=names,
-            probabilities=values,
+            probabilities=best.values,
             tasks=self.bundle.manifest.tasks,
             bundle=self.bundle.manifest.id,
             known_user=encoded.known_user,
@@ -326,6 +342,7 @@ class Engine:
             milliseconds=clock.milliseconds(),
             rescored=best.rescored,
             fell_back=best.fell_back,
+            overlay_items=sum(len(part) for part in parts if not part.of_bundle),
             timeline=clock.spans(),
             degraded=list(record.degraded),
             unscored=unscored,
@@ -341,33 +358,55 @@ class Engine:
         now: int | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        return self._encoded(self.requests.ask(user_id, context or {}, events, now), RequestRecord.begin(None))
+        asked = self.requests.ask(user_id, context or {}, events, now, catalog=self.catalog)
+        return self._encoded(asked, RequestRecord.begin(None))
 
     def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
         used = asked.count - self.requests.first_kept(asked)
-        if self.states is None or not self.states.knows(self.users, asked.user_id):
+        version = None if self.states is None else self.requests.version(asked)
+        source = None if version is None else self.users.of_version(version)
+        if self.states is None or source is None or not self.states.knows(source, asked.user_id):
             readable = events_in_time(record, self._cost, used)
             if readable < used:
                 return EncodedRequest(self.users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
-        if self.states is None:
+        if self.states is None or source is None:
             return EncodedRequest(self.users.encode(asked), asked.known_user, used, "computed")
-        found = self.states.encode(self.users, asked)
+        found = self.states.encode(source, asked)
         return EncodedRequest(found.state, asked.known_user, used, found.how)
 
     @in_a_worker
     def score(self, request: EncodedRequest, item_ids: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Probabilities [candidates, tasks], in the order given; None means every known item, in row order."""
-        store, index = self.catalog.candidates(None if item_ids is None else self.catalog.rows_of(item_ids))
-        path = choose_path(self.ranker, len(store) if index is None else len(index))
+        catalog = self.catalog
+        path = choose_path(self.ranker, len(catalog) if item_ids is None else len(item_ids))
         head = request_head(self.ranker, request.state, path)
-        probabilities = candidate_probabilities(store, head, index, deal=self.workers.deal)
-        return probabilities.numpy()
+
+        def probabilities(part: CandidatePart) -> Tensor:
+            return candidate_probabilities(part.store, head, part.index, deal=self.workers.deal)
+
+        return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
 
     def user_inputs(
         self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known."""
-        return self.requests.read(user_id, context, events, now)
+        return self.requests.read(user_id, context, events, now, catalog=self.catalog)
+
+    def upsert(self, items: Iterable[Item] | Frame) -> CatalogChange:
+        """Add items to the catalog, or replace what is known of them, for this and every other engine on the store.
+
+        Durable when this returns, all or nothing, and part of the next request. `items` may be a frame with a column
+        `item_id`, one per item feature and, if wanted, `display`.
+        """
+        return self.live_catalog.upsert(items)
+
+    def delete(self, item_ids: Iterable[object]) -> CatalogChange:
+        """Take items out of the catalog of every engine on the store; one that is not there is reported, no error."""
+        return self.live_catalog.delete(item_ids)
+
+    def item_status(self, item_ids: Iterable[object]) -> list[ItemStatus]:
+        """Where each item's row comes from (bundle, overlay, deleted, unknown) and as of when it is."""
+        return self.catalog.status(checked_ids(item_ids, "item_ids"))
 
     def _task(self, task: str | None) -> int:
         """The column of a task, by default the first."""
@@ -380,6 +419,11 @@ class Engine:
         if item_ids is None or rows is None:
             return []
         return [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+
+
+def _seen(catalog: Catalog, user_id: str, events: Sequence[Event]) -> NDArray[np.int64]:
+    """The rows that a user has events with, stored or of the request."""
+    return catalog.seen_rows(user_id, checked_ids([event.item_id for event in events], "item_id"))
 
 
 def _without(

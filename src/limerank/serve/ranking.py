@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
 from limerank.serve.timeline import Span
 
 OWN_COLUMNS = ("user_id", "rank", "item_id", "display")
@@ -34,7 +34,8 @@ class Ranking:
     candidates: int
     """Items that were scored."""
     unknown_items: list[str]
-    """Asked for, but not in the bundle; scored as 'unknown'."""
+    """Asked for, but not in the catalog, or deleted. All score alike, by the row of an item of which nothing is known:
+    every feature 'unknown', which rankers are trained for (`unknown_rate`)."""
     repeated_items: list[str]
     """Asked for more than once; each mention is ranked."""
     seen_items: int
@@ -49,6 +50,8 @@ class Ranking:
     """On the integer path: candidates that its bound could not exclude, scored again in fp32."""
     fell_back: bool = False
     """On the integer path: its bound excluded too few, and all candidates were scored in fp32."""
+    overlay_items: int = 0
+    """Candidates scored by rows that were upserted after the bundle was exported."""
     timeline: list[Span] = field(default_factory=list)
     """When each stage began and ended, and on which thread."""
     retrieved_by: list[str] = field(default_factory=list)
@@ -59,9 +62,9 @@ class Ranking:
     """Candidates that were not scored because of the deadline."""
 
 
-def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
+def ranking_frame(catalog: Catalog, rankings: Sequence[Ranking]) -> pl.DataFrame:
     """Rankings one below the other: rank, item_id, display where the log has one, and a probability per task."""
-    ids = bundle.item_ids
+    bundle = catalog.bundle
     names = [name for ranking in rankings for name in ranking.item_ids]
     ranks = [np.arange(1, len(ranking.item_ids) + 1) for ranking in rankings]
     tasks = bundle.manifest.tasks
@@ -72,7 +75,7 @@ def ranking_frame(bundle: Bundle, rankings: Sequence[Ranking]) -> pl.DataFrame:
         *(pl.Series(_column(task), values[:, number]) for number, task in enumerate(tasks)),
     ]
     if bundle.manifest.display is not None:
-        columns.insert(2, pl.Series("display", ids.displays_of(ids.rows_of(names)), dtype=pl.String))
+        columns.insert(2, pl.Series("display", catalog.displays_of(names), dtype=pl.String))
     return pl.DataFrame(columns)
 
 

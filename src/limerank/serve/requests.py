@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
+from limerank.serve.checks import checked_ids
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
-
-FEW_EVENTS = 8  # whose items are found faster one by one
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Asked:
     The user's events are numbered: first those at `stored` in the bundle's histories, then the new ones.
     """
 
+    catalog: Catalog | None
+    """Whose items the events name; it does not change while the request is answered. None: the bundle's own."""
     user_id: str
     user_row: int
     stored: slice
@@ -92,22 +94,38 @@ class RequestReader:
     def __init__(self, bundle: Bundle, *, by_row: bool = False) -> None:
         self.bundle = bundle
         self.by_row = by_row
+        self._as_exported = Catalog(bundle)
         self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
         self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
 
     def read(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
+        self,
+        user_id: str,
+        context: dict[str, Any],
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        *,
+        catalog: Catalog | None = None,
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known.
 
-        `events` follow the stored ones in the order given, whatever their times are.
+        `events` follow the stored ones in the order given, whatever their times are. Features of items are those of
+        the catalog, in stored events too; without a catalog, those that the bundle was exported with.
         """
-        asked = self.ask(user_id, context, events, now)
+        asked = self.ask(user_id, context, events, now, catalog=catalog)
         return self.inputs(asked), asked.known_user
 
-    def ask(self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None) -> Asked:
+    def ask(
+        self,
+        user_id: str,
+        context: dict[str, Any],
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        *,
+        catalog: Catalog | None = None,
+    ) -> Asked:
         """A request as the bundle's encoders see it; the cost does not depend on the stored history."""
-        bundle = self.bundle
+        bundle, catalog = self.bundle, catalog or self._as_exported
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
@@ -118,10 +136,11 @@ class RequestReader:
         if "times" in self._columns and asked_at is not None:
             times = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
         return Asked(
+            catalog=catalog,
             user_id=user_id,
             user_row=user_row,
             stored=slice(begin, end),
-            items=self._item_rows(checked_ids([event.item_id for event in events], "item_id")),
+            items=catalog.rows_of(checked_ids([event.item_id for event in events], "item_id"), deleted=True),
             events=encode_rows(bundle.encoders.event, [event.features for event in events]),
             times=times,
             context=encode_rows(bundle.encoders.context, [context]),
@@ -135,7 +154,7 @@ class RequestReader:
     def inputs(self, asked: Asked) -> UserInputs:
         """What the user stage reads."""
         return UserInputs(
-            users=self.bundle.user_table.at(asked.user_row),
+            users=self.bundle.user_table.part(asked.user_row, asked.user_row + 1),
             context=Features(torch.from_numpy(asked.context)),
             history=self.history(asked, self.first_kept(asked), asked.count),
             times=None if asked.at is None else torch.from_numpy(np.array([asked.at])),
@@ -144,8 +163,9 @@ class RequestReader:
     def history(self, asked: Asked, first: int, stop: int) -> History:
         """The events from one number up to another; nothing else is touched."""
         rows, events, times = self.columns(asked, first, stop)
-        table = self.bundle.item_table
-        items, item_of_event = (table, torch.from_numpy(rows)) if self.by_row else distinct_items(table, rows)
+        table, rows = self.items_of(asked, rows)
+        by_row = self.by_row and table is self.bundle.item_table
+        items, item_of_event = (table, torch.from_numpy(rows)) if by_row else distinct_items(table, rows)
         return History(
             items,
             item_of_event,
@@ -153,6 +173,17 @@ class RequestReader:
             offsets=torch.from_numpy(np.array([0, len(rows)])),
             times=None if times is None else torch.from_numpy(times),
         )
+
+    def items_of(self, asked: Asked, rows: Ints) -> tuple[Features, Ints]:
+        """A table of item features, and where in it the items of a history stand: the bundle's, unless they changed."""
+        return (asked.catalog or self._as_exported).history_features(rows)
+
+    def version(self, asked: Asked) -> str | None:
+        """What a kept state of this history depends on besides its events; None: it reads items that were replaced."""
+        catalog = asked.catalog or self._as_exported
+        if not catalog.overlay.replaces:  # then nothing that is stored can have changed
+            return catalog.reading_version(asked.items)
+        return catalog.reading_version(self.columns(asked, self.first_kept(asked), asked.count)[0])
 
     def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
         """Item rows, encoded features and times of the events from one number up to another."""
@@ -166,12 +197,6 @@ class RequestReader:
 
         times = None if asked.times is None else part("times", asked.times)
         return part("item", asked.items), part("events", asked.events), times
-
-    def _item_rows(self, names: list[str]) -> Ints:
-        ids = self.bundle.item_ids
-        if len(names) > FEW_EVENTS:
-            return ids.rows_of(names)
-        return np.array([ids.row_of(name) for name in names], dtype=np.int64)
 
     def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
@@ -193,22 +218,6 @@ class RequestReader:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"
                 raise UsageError(f"no {role.value} feature '{name}'{why}")
-
-
-def checked_ids(ids: Iterable[object], name: str) -> list[str]:
-    """Ids as texts, from a list, an array or a series of them; one text or a frame is a mistake."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable) or hasattr(ids, "columns"):
-        raise UsageError(f"{name}: {type(ids).__name__} is no list of ids; pass a list, an array or a series")
-    return [checked_id(one, name) for one in ids]
-
-
-def checked_id(value: object, name: str) -> str:
-    """An id as the text it was in the log; whole numbers may come as such."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return str(value)
-    raise UsageError(f"{name}: {value!r} is no id; ids are texts or whole numbers")
 
 
 def _same_unit(time: int, watermark: int) -> bool:

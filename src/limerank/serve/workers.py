@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial, wraps
 from types import TracebackType
 from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -26,6 +27,8 @@ from limerank.threads import available_cores
 T = TypeVar("T")
 
 _starting = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a fork waits for threads that are just starting: the child could never
+    os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 
 
 class ClosedError(UsageError):
@@ -45,16 +48,22 @@ class Workers:
             raise UsageError(f"threads must be at least 1, but is {threads}")
         self.threads = threads or available_cores()
         self._here = threading.local()
+        self._closed = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._idle = self.threads
-        self._closed = False
-        self._started: tuple[int, ThreadPoolExecutor] | None = None
+        self._started: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have a work done by the next free worker; do not wait for the result inside another work, see `run`."""
         try:
             return self._executor().submit(partial(self._busy, work))
         except RuntimeError:
+            if not self._closed:  # no more threads can be started, or the program is ending
+                raise
             raise ClosedError("these workers are closed: no work can be submitted any more; open an engine") from None
 
     def run(self, work: Callable[[], T]) -> T:
@@ -84,10 +93,11 @@ class Workers:
 
     def close(self) -> None:
         """End the threads when they have done what was submitted; nothing can be submitted any more."""
+        self._notice_fork()
         with self._lock:
             self._closed, started = True, self._started
-        if started is not None and started[0] == os.getpid():
-            started[1].shutdown(wait=not self._inside)
+        if started is not None:
+            started.shutdown(wait=not self._inside)
 
     def __enter__(self) -> Workers:
         return self
@@ -104,21 +114,29 @@ class Workers:
 
     def _idle_helpers(self, work: Callable[[], None], most: int) -> list[Future[None]]:
         """So many idle workers that do this work; none while closing, when work that was submitted is still done."""
-        try:
-            return [self.submit(work) for _ in range(min(self._idle, most))]
-        except ClosedError:
-            return []
+        helpers: list[Future[None]] = []
+        with suppress(ClosedError):
+            for _ in range(min(self._idle, most)):
+                helpers.append(self.submit(work))
+        return helpers
+
+    def _notice_fork(self) -> None:
+        """Threads do not survive a fork, nor does whoever held the lock."""
+        if self._process != os.getpid():
+            with _starting:
+                if self._process != os.getpid():
+                    self._begin_anew()
 
     def _executor(self) -> ThreadPoolExecutor:
+        self._notice_fork()
         with self._lock:
             if self._closed:
                 raise RuntimeError("closed")
-            if self._started is None or self._started[0] != os.getpid():  # threads do not survive a fork
-                self._idle = self.threads
+            if self._started is None:
                 # not a method: threads keep what they start with, and would keep these workers alive
                 begin = partial(_begin, self._here)
-                self._started = os.getpid(), ThreadPoolExecutor(self.threads, "limerank-worker", initializer=begin)
-            return self._started[1]
+                self._started = ThreadPoolExecutor(self.threads, "limerank-worker", initializer=begin)
+            return self._started
 
     def _busy(self, work: Callable[[], T]) -> T:
         with self._lock:

@@ -124,8 +124,12 @@ class StoredDataset:
     @cached_property
     def history_items(self) -> Features | None:
         """The items of ready-made histories that are known by some features only; else they are in the catalog."""
-        spec = self.schema.histories
-        return self._features(Role.ITEM, "history_items") if spec is not None and spec.items else None
+        return self._features(Role.ITEM, "history_items") if self.has_history_items else None
+
+    @property
+    def has_history_items(self) -> bool:
+        """Whether ready-made histories have items of their own, beside the catalog."""
+        return self.schema.histories is not None and bool(self.schema.histories.items)
 
     @cached_property
     def item_ids(self) -> pl.Series:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +21,7 @@ class HistoryIndex:
     """Pointers to histories. Those that follow from time are a user's earlier events, one range per segment.
 
     Ready-made ones are one explicit range each. `item`, `events` and `time` are the columns the ranges point into (of
-    ready-made ones nobody knows the times), and `table` holds the items they name.
+    ready-made ones nobody knows the times).
     """
 
     def __init__(self, dataset: StoredDataset) -> None:
@@ -31,10 +33,8 @@ class HistoryIndex:
             dataset.column(f"{folder}/event.{e.name}") for e in dataset.encoders.of(Role.EVENT)
         ]
         self.time: Column | None = None if self.ready_made else dataset.column("events/time")
-        self.table: Features = dataset.history_items if dataset.history_items is not None else dataset.item_table
+        self._dataset = dataset
         self._timed = dataset.schema.time is not None
-        self._user = dataset.column("requests/user")
-        self._end = dataset.column("requests/history_end")
         self._users = dataset.manifest.table_rows["users"]
         facts = dataset.manifest.segments
         self._first_event = np.concatenate([[0], np.cumsum([one.events for one in facts])])
@@ -43,6 +43,22 @@ class HistoryIndex:
             self._start = dataset.column("requests/history_start")
         else:
             self._user_offsets = dataset.pieces("requests/user_offsets")
+
+    @cached_property
+    def table(self) -> Features:
+        """The items that histories name."""
+        named = self._dataset.history_items
+        return self._dataset.item_table if named is None else named
+
+    @cached_property
+    def _user(self) -> Column:
+        column: Column = self._dataset.column("requests/user")
+        return column
+
+    @cached_property
+    def _end(self) -> Column:
+        column: Column = self._dataset.column("requests/history_end")
+        return column
 
     def lengths(self, requests: Ints, most: int) -> Ints:
         """How many events of history each request keeps."""
@@ -54,12 +70,15 @@ class HistoryIndex:
         """The rows of the histories of these requests, end to end, and the offsets between requests."""
         return _flat(*self._ranges(requests, most))
 
-    def rows_of_users(self, most: int) -> tuple[Ranges, Ints]:
-        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one."""
+    def rows_of_users(self, most: int, *, beyond_limit: bool = False) -> tuple[Ranges, Ints]:
+        """The rows of every user's latest history, by user row: all events so far, or the latest ready-made one.
+
+        With `beyond_limit` also events that are too long ago for the log's `max_history`, where the log has them.
+        """
         if not self.ready_made:
             users = np.arange(self._users)
             after_all = np.full(len(users), len(self._user_offsets))
-            return _flat(*self._ranges_of(users, after_all, None, most))
+            return _flat(*self._ranges_of(users, after_all, None, most if beyond_limit else min(most, self.limit)))
         last = np.full(self._users, -1, dtype=np.int64)
         if self._timed:
             last[self._user] = np.arange(len(self._user))  # a user's requests stand in order of time
@@ -116,12 +135,13 @@ class HistoryIndex:
             start = self._user_offsets[0][self._user[requests]].astype(np.int64)
             return np.maximum(start, end - min(most, self.limit))[:, None], end[:, None]
         segment = np.searchsorted(self._first_request, requests, side="right") - 1
+        most = min(most, self.limit)
         return self._ranges_of(self._user[requests], segment, self._end[requests].astype(np.int64), most)
 
     def _ranges_of(
         self, user: NDArray[np.integer], segment: Ints, own_end: Ints | None, most: int
     ) -> tuple[Ints, Ints]:
-        left = np.full(len(user), min(most, self.limit), dtype=np.int64)
+        left = np.full(len(user), most, dtype=np.int64)
         starts = np.empty((len(user), len(self._user_offsets)), dtype=np.int64)
         ends = np.empty_like(starts)
         for number in reversed(range(len(self._user_offsets))):

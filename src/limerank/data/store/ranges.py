@@ -28,6 +28,10 @@ class Ranges:
         """Every row."""
         return np.arange(len(self)) + np.repeat(self.start - self.offsets[:-1], np.diff(self.offsets))
 
+    def part(self, first: int, last: int) -> Ranges:
+        """Some of the ranges, one behind the other."""
+        return Ranges(self.start[first:last], self.end[first:last])
+
     def take(self, column: Any) -> NDArray[Any]:
         """The values of a column at these rows."""
         if not isinstance(column, np.ndarray) or len(self) <= LONG_RANGE * len(self.start):

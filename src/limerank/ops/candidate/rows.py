@@ -12,6 +12,7 @@ kept to rounding. Rows with a negative value are refused. `bounds.py` states wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -60,20 +61,20 @@ class RowStore:
         """Rows [items, r] and head parts [items, hidden] in fp32, rounded to a row type, which they must fit."""
         if row_type not in ROW_TYPES:
             raise ArgumentError(f"no row type '{row_type}'{did_you_mean(row_type, ROW_TYPES)}")
-        refuse_non_finite({"rows": rows.float(), "head_part": head_part.float()})
-        stored_part = _narrowed("head_part", head_part, HEAD_PART_TYPES[row_type])
+        lowest, highest = _reach("rows", rows)
+        stored_part = _narrowed("head_part", head_part, HEAD_PART_TYPES[row_type], *_reach("head_part", head_part))
         if row_type != "u8":
-            return cls(_narrowed("rows", rows, ROW_TYPES[row_type]), stored_part)
+            return cls(_narrowed("rows", rows, ROW_TYPES[row_type], lowest, highest), stored_part)
         check_layout("rows", rows, "[items, r]")
-        if rows.numel() and float(rows.min()) < 0:
+        if lowest < 0:
             raise ArgumentError(
-                f"rows {shape_of(rows)} reach down to {float(rows.min()):.3g}, but u8 holds values from 0 up, such as "
+                f"rows {shape_of(rows)} reach down to {lowest:.3g}, but u8 holds values from 0 up, such as "
                 "attention weights; store these rows as fp16 or fp32"
             )
         largest = rows.amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
         # never below the smallest normal number: a scale that is rounded itself would break the bound of scale / 2
         scale = (largest.float() / LEVELS).clamp(min=torch.finfo(torch.float32).tiny)
-        levels = (rows.float() / scale[:, None]).round().clamp(max=LEVELS)
+        levels = (rows.float() / scale[:, None]).round_().clamp_(max=LEVELS)
         return cls(levels.to(torch.uint8), stored_part, scale)
 
     @classmethod
@@ -209,10 +210,17 @@ class _Widener:
         self.padded[size:].zero_()
 
 
-def _narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    narrow = tensor.to(dtype)
-    if not bool(torch.isfinite(narrow).all()):
-        raise ArgumentError(
-            f"{name} {shape_of(tensor)} reach {float(tensor.abs().max()):.3g}, beyond {dtype}; use fp32"
-        )
-    return narrow
+def _reach(name: str, tensor: Tensor) -> tuple[float, float]:
+    """The lowest and the highest value, which must be numbers: one pass tells that and what type holds them."""
+    if not tensor.numel():
+        return 0.0, 0.0
+    lowest, highest = (float(extreme) for extreme in tensor.aminmax())
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
+        refuse_non_finite({name: tensor.float()})
+    return lowest, highest
+
+
+def _narrowed(name: str, tensor: Tensor, dtype: torch.dtype, lowest: float, highest: float) -> Tensor:
+    if bool(torch.tensor([lowest, highest], dtype=torch.float64).to(dtype).isinf().any()):
+        raise ArgumentError(f"{name} {shape_of(tensor)} reach {max(-lowest, highest):.3g}, beyond {dtype}; use fp32")
+    return tensor.to(dtype)

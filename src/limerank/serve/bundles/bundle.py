@@ -14,9 +14,11 @@ item_ids.safetensors, user_ids.safetensors   ids by row and rows by id (`limeran
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
@@ -73,6 +75,18 @@ class BundleManifest(BaseModel):
     """The column of the log that items are called by."""
     files: list[files.FileRecord]
 
+    def age_seconds(self, now: datetime | None = None) -> float:
+        """How long ago the bundle was made.
+
+        That is the age of every row: a row depends on weights and features only, so one that was copied from an
+        earlier bundle is the one that would have been computed.
+        """
+        return ((now or datetime.now(UTC)) - datetime.fromisoformat(self.created_at)).total_seconds()
+
+    def watermark_age_seconds(self, now: datetime | None = None) -> float | None:
+        """How long ago the last event happened that the bundle knows of; None where the log has no times."""
+        return None if self.watermark is None else (now or datetime.now(UTC)).timestamp() - self.watermark / 1000
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -94,19 +108,22 @@ class Bundle:
     user_ids: IdMap
 
     @classmethod
-    def open(cls, path: Path) -> Bundle:
-        """Map everything, and verify every hash, that rows were made by these weights, and that ids find their rows."""
+    def open(cls, path: Path, *, hashes: bool = True) -> Bundle:
+        """Map everything, and verify every hash, that rows were made by these weights, and that ids find their rows.
+
+        Only who wrote the files and recorded their hashes just now may leave out to hash them once more.
+        """
         manifest = read_manifest(path)
         if {record.path for record in manifest.files} != CONTENTS:
             raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
-        files.check_files(path, manifest.files, BundleError, FIX, hashes=True)
+        files.check_files(path, manifest.files, BundleError, FIX, hashes=hashes)
         encoders = validate(
             Encoders, files.read_json(path / ENCODERS, BundleError, FIX), str(path / ENCODERS), BundleError
         )
         where = str(path / MANIFEST)
         ranker = build_ranker(finished_model(manifest.model), encoders.space(), len(manifest.tasks), where, BundleError)
         try:
-            ranker.load_state_dict(_load(path / WEIGHTS))
+            ranker.load_state_dict(load_tensors(path / WEIGHTS))
         except RuntimeError as unfit:
             reason = " ".join(str(unfit).split())[:200]
             raise BundleError(f"{path / WEIGHTS}: weights do not fit model '{ranker.name}' ({reason}); {FIX}") from None
@@ -116,12 +133,12 @@ class Bundle:
             encoders=encoders,
             ranker=ranker.eval(),
             rows=_row_store(path / ROWS, manifest),
-            item_table=_features(_load(path / ITEMS)),
-            user_table=_features(_load(path / USERS)),
-            histories=_load(path / HISTORIES),
-            seen=_load(path / SEEN),
-            item_ids=_id_map(path / ITEM_IDS),
-            user_ids=_id_map(path / USER_IDS),
+            item_table=features_of(load_tensors(path / ITEMS)),
+            user_table=features_of(load_tensors(path / USERS)),
+            histories=load_tensors(path / HISTORIES),
+            seen=load_tensors(path / SEEN),
+            item_ids=load_id_map(path / ITEM_IDS),
+            user_ids=load_id_map(path / USER_IDS),
         )
         bundle._check_rows()
         bundle._check_histories()
@@ -197,11 +214,16 @@ def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = F
     options = ranker.options.model_dump_json(exclude={"tower_shortcut", *NEWER_OPTIONS.get(ranker.name, ())})
     for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
         options = options.replace(f'"{name}":', f'"{before}":')
-    parts: list[str | bytes] = [ranker.name, options]
+    parts: list[str | memoryview] = [ranker.name, options]
     tensors = dict(ranker.item_side_parameters()) | {f"items.{n}": t for n, t in tensors_of(item_table).items()}
     for name in sorted(tensors):
-        parts += [name, str(tuple(tensors[name].shape)), tensors[name].detach().contiguous().numpy().tobytes()]
+        parts += [name, str(tuple(tensors[name].shape)), bytes_of(tensors[name])]
     return files.digest_of(*parts)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, as they are in memory."""
+    return tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8).data
 
 
 def tensors_of(features: Features) -> dict[str, torch.Tensor]:
@@ -212,7 +234,8 @@ def tensors_of(features: Features) -> dict[str, torch.Tensor]:
     return named | {f"vector{number}": matrix for number, matrix in enumerate(features.vectors)}
 
 
-def _features(tensors: dict[str, torch.Tensor]) -> Features:
+def features_of(tensors: dict[str, torch.Tensor]) -> Features:
+    """The inverse of `tensors_of`."""
     lists = sum(name.endswith(".values") for name in tensors)
     return Features(
         tensors["indices"],
@@ -225,7 +248,7 @@ def _row_store(path: Path, manifest: BundleManifest) -> RowStore:
     """The rows of a file, which must be of the type the manifest names."""
     row_type, before = manifest.row_type, NAMES_BEFORE.get(manifest.format, {})
     names = {before.get(name, name): name for name in ("rows", "head_part", *(["scale"] if row_type == "u8" else []))}
-    tensors = _load(path)
+    tensors = load_tensors(path)
     if set(tensors) != set(names):
         raise BundleError(f"{path}: holds {sorted(tensors)}, should be {sorted(names)} for {row_type} rows; {FIX}")
     if tensors["rows"].dtype != ROW_TYPES.get(row_type):
@@ -236,17 +259,18 @@ def _row_store(path: Path, manifest: BundleManifest) -> RowStore:
         raise BundleError(f"{path}: {unfit}; {FIX}") from None
 
 
-def _id_map(path: Path) -> IdMap:
+def load_id_map(path: Path) -> IdMap:
     """The ids of a file, each of which finds its own row."""
     try:
-        ids = IdMap(_load(path))
+        ids = IdMap(load_tensors(path))
         ids.check()
     except DataError as broken:
         raise BundleError(f"{path}: {broken}; {FIX}") from None
     return ids
 
 
-def _load(path: Path) -> dict[str, torch.Tensor]:
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file, mapped."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as broken:

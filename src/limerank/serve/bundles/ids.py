@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.data.store.ranges import Ranges
 from limerank.errors import DataError
+from limerank.serve.bundles.tensor_file import Layout, TensorFile
 
 Ints = NDArray[np.int64]
 Rows = Ints | Sequence[int]
@@ -30,6 +31,7 @@ BYTES_PER_BLOCK = 2**18
 FIRST_ROW = UNKNOWN_ROW + 1
 SAMPLED_IDS = 1000
 SHORT_ID = 64  # characters of an id that is hashed faster by itself
+IDS_PER_BLOCK = 2**18
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,24 @@ class Texts:
         np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)), out=offsets[1:])
         return cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets)
 
+    @classmethod
+    def of_series(cls, texts: pl.Series) -> Texts:
+        """The same of a column without nulls, much faster."""
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum(texts.str.len_bytes().to_numpy(), out=offsets[1:])
+        return cls(np.frombuffer("".join(texts.str.join("")).encode(), dtype=np.uint8), offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def part(self, first: int, last: int) -> Texts:
+        """Some of the texts, one behind the other."""
+        start, stop = int(self.offsets[first]), int(self.offsets[last])
+        return Texts(self.text[start:stop], self.offsets[first : last + 1] - start)
+
+    def equals(self, other: Texts) -> bool:
+        """Whether these are the other's texts, in its order."""
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.text, other.text)
 
     def at(self, rows: Rows) -> list[str]:
         """The texts of some rows."""
@@ -105,26 +123,31 @@ class IdMap:
         """The tensors of a file that `write_id_map` wrote; one that is not whole is a DataError."""
         columns = {name: tensor.numpy() for name, tensor in tensors.items()}
         try:
-            self._ids = Texts(columns.pop("text"), columns.pop("offsets"))
+            self.texts = Texts(columns.pop("text"), columns.pop("offsets"))
             self._hashes, self._rows = columns.pop("hashes"), columns.pop("rows")
             self._display = Texts(columns.pop("display_text"), columns.pop("display_offsets")) if columns else None
         except KeyError as missing:
             raise DataError(f"holds no {missing}") from None
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.texts)
 
     def rows_of(self, ids: Sequence[str]) -> Ints:
         """The row of each id, 0 where it is unknown."""
-        wanted = Texts.of(ids)
+        return self.find(Texts.of(ids))
+
+    def find(self, wanted: Texts) -> Ints:
+        """The same for ids that stand end to end."""
         hashes = wanted.hashes()
         rows = np.full(len(wanted), UNKNOWN_ROW, dtype=np.int64)
-        position, sought = np.searchsorted(self._hashes, hashes), np.arange(len(wanted))
+        sought = np.argsort(hashes)  # in order, so that each search begins where the last one ended
+        position = np.empty(len(wanted), dtype=np.int64)
+        position[sought] = np.searchsorted(self._hashes, hashes[sought])
         while len(sought):  # once, and once more for each id that has the hash of another
             sought = sought[position[sought] < len(self._hashes)]
             sought = sought[self._hashes[position[sought]] == hashes[sought]]
             candidates = self._rows[position[sought]].astype(np.int64)
-            found = self._ids.same(candidates, wanted, sought)
+            found = self.texts.same(candidates, wanted, sought)
             rows[sought[found]] = candidates[found]
             sought = sought[~found]
             position[sought] += 1
@@ -148,7 +171,7 @@ class IdMap:
 
     def names_of(self, rows: Rows) -> list[str]:
         """The ids of some rows."""
-        return self._ids.at(rows)
+        return self.texts.at(rows)
 
     def displays_of(self, rows: Rows) -> list[str | None]:
         """What people call some rows; None where the log does not say."""
@@ -163,7 +186,7 @@ class IdMap:
         self._refuse(rows[self.rows_of(self.names_of(rows)) != rows], "does not find its row")
 
     def _check_shapes(self) -> None:
-        for texts in (self._ids, self._display or self._ids):
+        for texts in (self.texts, self._display or self.texts):
             if len(texts) != len(self) or texts.offsets[0] != 0 or texts.offsets[-1] != len(texts.text):
                 raise DataError("offsets do not fit the texts")
             if (texts.offsets[1:] < texts.offsets[:-1]).any():
@@ -178,7 +201,7 @@ class IdMap:
         self._refuse(FIRST_ROW + np.flatnonzero(~found[FIRST_ROW:]), "is found by no hash")
         if (self._hashes[1:] < self._hashes[:-1]).any():
             raise DataError("hashes do not ascend")
-        wrong = self._ids.hashes()[self._rows] != self._hashes
+        wrong = self.texts.hashes()[self._rows] != self._hashes
         self._refuse(self._rows[wrong].astype(np.int64), "has another hash than it is looked for by")
 
     def _check_no_twins(self) -> None:
@@ -188,28 +211,59 @@ class IdMap:
             if not len(first):
                 return
             rows, others = (self._rows[position].astype(np.int64) for position in (first, first + distance))
-            self._refuse(rows[self._ids.same(rows, self._ids, others)], "has two rows")
+            self._refuse(rows[self.texts.same(rows, self.texts, others)], "has two rows")
 
     def _refuse(self, rows: Ints, problem: str) -> None:
         if len(rows):
             raise DataError(f"id '{self.names_of(rows[:1])[0]}' (row {rows[0]}) {problem}")
 
 
-def write_id_map(path: Path, ids: Sequence[str], displays: Sequence[str | None] | None = None) -> None:
+def write_id_map(
+    path: Path, ids: pl.Series | Sequence[str], displays: pl.Series | Sequence[str | None] | None = None
+) -> None:
     """Write ids by row (the first is the unknown), and what people call them, as a file for IdMap."""
-    texts = Texts.of(ids)
-    hashes = texts.hashes()[FIRST_ROW:]
-    order = np.argsort(hashes, kind="stable")
-    columns = {
-        "text": texts.text,
-        "offsets": texts.offsets,
-        "hashes": hashes[order],
-        "rows": (order + FIRST_ROW).astype(np.int32 if len(ids) < 2**31 else np.int64),
+    ids = pl.Series(ids, dtype=pl.String)
+    looked_up = len(ids) - FIRST_ROW
+    layouts = {
+        "text": Layout.of(np.uint8, _bytes_of(ids)),
+        "offsets": Layout.of(np.int64, len(ids) + 1),
+        "hashes": Layout.of(np.int64, looked_up),
+        "rows": Layout.of(np.int32 if len(ids) < 2**31 else np.int64, looked_up),
     }
     if displays is not None:
-        shown = Texts.of([text or "" for text in displays])
-        columns |= {"display_text": shown.text, "display_offsets": shown.offsets}
-    save_file({name: torch.tensor(column) for name, column in columns.items()}, path)
+        displays = pl.Series(displays, dtype=pl.String).fill_null("")
+        layouts["display_text"] = Layout.of(np.uint8, _bytes_of(displays))
+        layouts["display_offsets"] = Layout.of(np.int64, len(displays) + 1)
+    with TensorFile.opened(path, layouts) as file:
+        hashes = np.empty(len(ids), dtype=np.int64)
+        for first, texts in _write_texts(file, "", ids):
+            hashes[first : first + len(texts)] = texts.hashes()
+        hashes = hashes[FIRST_ROW:]
+        order = np.argsort(hashes)
+        if looked_up and (np.diff(hashes[order]) == 0).any():  # ids of one hash stand in order of their rows
+            order = np.argsort(hashes, kind="stable")
+        for first in range(0, looked_up, IDS_PER_BLOCK):
+            block = order[first : first + IDS_PER_BLOCK]
+            file.append("hashes", hashes[block])
+            file.append("rows", block + FIRST_ROW)
+        for _ in _write_texts(file, "display_", displays) if displays is not None else ():
+            pass
+
+
+def _write_texts(file: TensorFile, prefix: str, column: pl.Series) -> Iterator[tuple[int, Texts]]:
+    """Write texts and where each begins, in blocks, and hand each block on with the number of its first text."""
+    begin = 0
+    file.append(f"{prefix}offsets", np.zeros(1, dtype=np.int64))
+    for first in range(0, len(column), IDS_PER_BLOCK):
+        texts = Texts.of_series(column[first : first + IDS_PER_BLOCK])
+        file.append(f"{prefix}text", texts.text)
+        file.append(f"{prefix}offsets", texts.offsets[1:] + begin)
+        begin += len(texts.text)
+        yield first, texts
+
+
+def _bytes_of(texts: pl.Series) -> int:
+    return int(texts.str.len_bytes().cast(pl.Int64).sum())
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:

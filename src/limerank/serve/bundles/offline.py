@@ -2,147 +2,158 @@
 
 Paper, "Offline Item-Side Pre-computation". A row is what the interaction needs of an item (for LIME the H * l attention
 weights) and the item's head part, what it adds to the head's first layer.
+
+Memory is needed for the weights, for some numbers per item and user, and for one shard of rows per thread.
 """
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Required, TypedDict, Unpack
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from limerank import __version__, files
-from limerank.batch import Features
 from limerank.data.store.dataset import StoredDataset
-from limerank.data.store.history import UNLIMITED, HistoryIndex
 from limerank.models import Ranker, complete_model
-from limerank.ops.candidate import RowStore
+from limerank.ops.dealing import Deal
 from limerank.progress import Progress
+from limerank.schema import Role
 from limerank.serve.bundles import bundle as bundles
+from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle, BundleManifest
-from limerank.serve.bundles.ids import write_id_map
+from limerank.serve.bundles.earlier import EarlierRows, earlier_rows
+from limerank.serve.bundles.ids import IdMap, write_id_map
+from limerank.serve.bundles.item_stage import ItemStage, RowType, RowWriter, compute_rows
 from limerank.serve.bundles.store import BUNDLES, BundleStore
+from limerank.serve.bundles.tables import write_features, write_histories, write_seen
+from limerank.serve.bundles.tensor_file import TensorFile
+from limerank.serve.bundles.unfinished import unfinished_export
+from limerank.serve.workers import Workers
 
-ITEMS_PER_BLOCK = 8192
-
-RowType = Literal["fp16", "fp32", "u8"]
-"""The precision of stored item rows."""
+__all__ = ["Exported", "RowType", "compute_rows", "export", "export_bundle"]
 
 
-def compute_rows(
-    ranker: Ranker, items: Features, row_type: RowType = "fp16", progress: Progress | None = None
-) -> RowStore:
-    """The rows of every item of a table, in blocks."""
-    ranker.eval()
-    blocks = []
-    with torch.inference_mode(), (progress or Progress(quiet=True)).bar("item rows", len(items)) as bar:
-        for start in range(0, len(items), ITEMS_PER_BLOCK):
-            part = items.take(torch.arange(start, min(start + ITEMS_PER_BLOCK, len(items))))
-            state = ranker.encode_items(part)
-            blocks.append(RowStore.store(state.rows, state.head_part, row_type))
-            bar.advance(len(part))
-    return RowStore.joined(blocks)
+@dataclass(frozen=True)
+class Exported:
+    """A bundle that was published, and what it took."""
+
+    bundle: Bundle
+    copied: int
+    """Item rows from an earlier bundle: of items that have the features they had, made by the same weights."""
+    kept: int
+    """Item rows from an export that was interrupted."""
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """The size of the bundle."""
+        return sum(record.bytes for record in self.bundle.manifest.files)
+
+    @property
+    def items_per_second(self) -> float:
+        """Items of the bundle by the time it took."""
+        return (self.bundle.manifest.items - 1) / self.seconds
+
+
+class ExportOptions(TypedDict, total=False):
+    """How to export: the same for all who do."""
+
+    max_history: Required[int]
+    """Events of each user that the bundle holds at most, the newest."""
+    row_type: RowType
+    metrics: dict[str, Any] | None
+    """What the run scored, for the manifest."""
+    progress: Progress | None
+    threads: int | None
+    """Threads that compute rows; as many as there are cores unless told otherwise."""
+    deal: Deal | None
+    """Who computes rows instead, on one thread each; their bytes depend on neither."""
 
 
 def export(
-    ranker: Ranker,
-    model: dict[str, Any],
-    dataset: StoredDataset,
-    store: Path,
-    *,
-    max_history: int,
-    row_type: RowType = "fp16",
-    metrics: dict[str, Any] | None = None,
-    progress: Progress | None = None,
+    ranker: Ranker, model: dict[str, Any], dataset: StoredDataset, store: Path, **options: Unpack[ExportOptions]
 ) -> Bundle:
     """Compute item rows and publish a bundle; it is verified but not yet active."""
-    rows = compute_rows(ranker, dataset.item_table, row_type, progress)
-    fingerprint = bundles.row_fingerprint(ranker, dataset.item_table)
-    history_items = dataset.history_items
-    all_items = dataset.item_table if history_items is None else dataset.item_table.followed_by(history_items)
-    created = datetime.now(UTC)
+    return export_bundle(ranker, model, dataset, store, **options).bundle
+
+
+def export_bundle(
+    ranker: Ranker, model: dict[str, Any], dataset: StoredDataset, store: Path, **options: Unpack[ExportOptions]
+) -> Exported:
+    """The same, and tells what it took. An export that was interrupted is gone on with by the same one."""
+    max_history, row_type = options["max_history"], options.get("row_type", "fp16")
+    started, progress = time.perf_counter(), options.get("progress") or Progress(quiet=True)
+    model = complete_model(model, "model")
     weights = {name: value.contiguous() for name, value in ranker.state_dict().items()}
     identity = files.digest_of(
-        fingerprint, dataset.fingerprint, row_type, *(_bytes(weights[n]) for n in sorted(weights))
+        *(bundles.FORMAT, __version__, torch.__version__, dataset.fingerprint, json.dumps(model), row_type),
+        *map(str, (max_history, item_stage.ITEMS_PER_BLOCK, item_stage.ITEMS_PER_SHARD)),
+        *(part for name in sorted(weights) for part in (name, bundles.bytes_of(weights[name]))),
     )
-    bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
-    final = store / BUNDLES / bundle_id
-    with files.staged_directory(final, marker=bundles.MANIFEST) as staging:
-        save_file(weights, staging / bundles.WEIGHTS)
-        save_file(rows.tensors(), staging / bundles.ROWS, {"fingerprint": fingerprint})
-        save_file(bundles.tensors_of(all_items), staging / bundles.ITEMS)
-        save_file(bundles.tensors_of(dataset.user_table), staging / bundles.USERS)
-        save_file(_histories(dataset, max_history), staging / bundles.HISTORIES)
-        save_file(_seen(dataset), staging / bundles.SEEN)
-        displays = dataset.item_displays
-        shown = None if displays is None else displays.to_list()
-        write_id_map(staging / bundles.ITEM_IDS, dataset.item_ids.to_list(), shown)
-        write_id_map(staging / bundles.USER_IDS, dataset.user_ids.to_list())
-        files.write_json(staging / bundles.ENCODERS, dataset.encoders.model_dump(mode="json"))
+    with unfinished_export(store, identity) as unfinished:
+        folder, count = unfinished.files, dataset.manifest.table_rows["items"]
+        save_file(weights, folder / bundles.WEIGHTS)
+        _write_tables(folder, dataset, max_history)
+        all_items = bundles.features_of(bundles.load_tensors(folder / bundles.ITEMS))  # mapped, not in memory
+        stage = ItemStage(ranker, all_items.first(count), row_type)
+        fingerprint = bundles.row_fingerprint(ranker, stage.items)
+        with (
+            Workers(options.get("threads")) as workers,
+            TensorFile.opened(folder / bundles.ROWS, stage.layouts(), {"fingerprint": fingerprint}) as file,
+            progress.bar("item rows", count) as bar,
+        ):
+            deal = options.get("deal") or workers.deal
+            earlier = _earlier_rows(store, stage, dataset, IdMap(bundles.load_tensors(folder / bundles.ITEM_IDS)), deal)
+            written = RowWriter(file, stage, unfinished, earlier, bar).write(deal)
+        created = datetime.now(UTC)
         manifest = BundleManifest(
             format=bundles.FORMAT,
-            id=bundle_id,
+            id=f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}",
             created_at=created.isoformat(timespec="seconds"),
             limerank=__version__,
-            model=complete_model(model, "model"),
+            model=model,
             tasks=[task.name for task in dataset.schema.tasks],
-            items=len(rows),
-            users=len(dataset.user_table),
-            history_items=len(all_items) - len(rows),
+            items=count,
+            users=dataset.manifest.table_rows["users"],
+            history_items=len(all_items) - count,
             row_type=row_type,
-            row_bytes=rows.row_bytes,
+            row_bytes=sum(layout.row_bytes for layout in file.tensors.values()),
             row_fingerprint=fingerprint,
             data_fingerprint=dataset.fingerprint,
             watermark=dataset.manifest.last_time,
             max_history=min(max_history, dataset.schema.max_history or max_history),
-            metrics=metrics or {},
+            metrics=options.get("metrics") or {},
             display=dataset.schema.display,
-            files=files.record_files(staging),
+            files=files.record_files(folder),
         )
-        files.write_json(staging / bundles.MANIFEST, manifest.model_dump(mode="json"))
-    return BundleStore(store).open_bundle(bundle_id)
+        files.write_json(folder / bundles.MANIFEST, manifest.model_dump(mode="json"))
+        unfinished.publish(store / BUNDLES / manifest.id)
+    bundle = Bundle.open(store / BUNDLES / manifest.id, hashes=False)  # they were taken from these files just now
+    return Exported(bundle, written.copied, written.kept, time.perf_counter() - started)
 
 
-def _histories(dataset: StoredDataset, max_history: int) -> dict[str, torch.Tensor]:
-    """The last events of every user, flat, oldest first; items that are not in the catalog stand behind it.
-
-    Ready-made histories have no `times`.
-    """
-    history = HistoryIndex(dataset)
-    rows, offsets = history.rows_of_users(max_history)
-    events = [rows.take(column).astype(np.int32) for column in history.events]
-    stacked = np.stack(events, axis=1) if events else np.zeros((len(rows), 0), dtype=np.int32)
-    behind = 0 if dataset.history_items is None else len(dataset.item_table)
-    times = {} if history.time is None else {"times": torch.from_numpy(rows.take(history.time))}
-    return {
-        "offsets": torch.from_numpy(offsets.copy()),
-        "item": torch.from_numpy(rows.take(history.item).astype(np.int32) + behind),
-        "events": torch.from_numpy(stacked),
-        **times,
-    }
+def _earlier_rows(
+    store: Path, stage: ItemStage, dataset: StoredDataset, item_ids: IdMap, deal: Deal
+) -> EarlierRows | None:
+    """Rows that can be copied, if those who compute would make the same."""
+    found = earlier_rows(BundleStore(store), stage.ranker, dataset.encoders, stage.row_type, item_ids, stage.items)
+    return found if found is not None and all(deal([partial(stage.makes, found)])) else None
 
 
-def _seen(dataset: StoredDataset) -> dict[str, torch.Tensor]:
-    """The distinct catalog items that each user ever had an event with; of ready-made histories, in the latest one."""
-    users, items = (dataset.manifest.table_rows[table] for table in ("users", "items"))
-    if dataset.schema.histories is None:
-        user = np.repeat(dataset.column("requests/user").astype(np.int64), np.diff(dataset.column("requests/start")))
-        item = np.asarray(dataset.column("events/item")).astype(np.int64)
-    elif dataset.history_items is None:
-        history = HistoryIndex(dataset)
-        rows, offsets = history.rows_of_users(UNLIMITED)
-        user, item = np.repeat(np.arange(users), np.diff(offsets)), rows.take(history.item).astype(np.int64)
-    else:
-        user, item = np.zeros((2, 0), dtype=np.int64)
-    pairs = np.unique(user * items + item)
-    return {
-        "offsets": torch.from_numpy(np.searchsorted(pairs, np.arange(users + 1) * items)),
-        "item": torch.from_numpy((pairs % items).astype(np.int32)),
-    }
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.numpy().tobytes()
+def _write_tables(folder: Path, dataset: StoredDataset, max_history: int) -> None:
+    """All that the bundle holds of the dataset."""
+    tables = ("items", "history_items") if dataset.has_history_items else ("items",)
+    write_features(folder / bundles.ITEMS, dataset, Role.ITEM, *tables)
+    write_features(folder / bundles.USERS, dataset, Role.USER, "users")
+    write_histories(folder / bundles.HISTORIES, dataset, max_history)
+    write_seen(folder / bundles.SEEN, dataset)
+    write_id_map(folder / bundles.ITEM_IDS, dataset.item_ids, dataset.item_displays)
+    write_id_map(folder / bundles.USER_IDS, dataset.user_ids)
+    files.write_text(folder / bundles.ENCODERS, dataset.encoders.model_dump_json(indent=2) + "\n")

@@ -13,6 +13,7 @@ from limerank.serve.bundles.bundle import Bundle, BundleManifest, read_manifest
 from limerank.typed import validate
 
 ACTIVE, BUNDLES, INDEXES = "ACTIVE.json", "bundles", "indexes"
+UNFINISHED_ENDING, LOCK = ".unfinished", "lock"
 
 
 class Active(BaseModel):
@@ -46,8 +47,7 @@ class BundleStore:
 
     def ids(self) -> list[str]:
         """Published bundles, oldest first; leftovers of interrupted work are not bundles."""
-        folders = (self.path / BUNDLES).iterdir() if (self.path / BUNDLES).is_dir() else ()
-        return sorted(f.name for f in folders if f.is_dir() and files.STAGING_MARK not in f.name)
+        return sorted(f.name for f in self._folders() if not (files.STAGING_MARK in f.name or is_unfinished(f)))
 
     def manifests(self) -> dict[str, BundleManifest | BundleError]:
         """The manifest of every bundle, oldest first, or what is wrong with it."""
@@ -94,14 +94,21 @@ class BundleStore:
         return self.activate(previous)
 
     def collect(self, keep: int) -> list[str]:
-        """Delete all but the newest `keep` bundles, never the active or the previous one; and interrupted leftovers."""
+        """Delete all but the newest `keep` bundles, never the active or the previous one; and interrupted leftovers.
+
+        An unfinished export that nobody works on is one of them.
+        """
         kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
         removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
-        leftovers = [f.name for f in (self.path / BUNDLES).iterdir() if files.is_leftover(f)]
+        leftovers = [f.name for f in self._folders() if files.is_leftover(f) or (is_unfinished(f) and not _busy(f))]
         for name in [*removed, *leftovers]:
             shutil.rmtree(self.path / BUNDLES / name)
             shutil.rmtree(self.path / INDEXES / name, ignore_errors=True)
         return [*removed, *leftovers]
+
+    def _folders(self) -> list[Path]:
+        folder = self.path / BUNDLES
+        return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
 
     def _active(self) -> Active:
         path = self.path / ACTIVE
@@ -109,3 +116,16 @@ class BundleStore:
             return Active()
         fix = "delete it, then name a bundle with `limerank bundle activate`"
         return validate(Active, files.read_json(path, BundleError, fix), str(path), BundleError)
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder beside bundles is that of an export which was not finished."""
+    return folder.name.endswith(UNFINISHED_ENDING)
+
+
+def _busy(folder: Path) -> bool:
+    try:
+        with files.locked(folder / LOCK, "exporting"):
+            return False
+    except ConflictError:
+        return True

@@ -108,8 +108,9 @@ def explain(
         raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
     if top_events < 0:
         raise UsageError(f"top_events must not be negative, but is {top_events}")
-    inputs, _ = engine.user_inputs(user_id, context or {}, events, now)
-    rows, head_part = bundle.rows.widened(torch.from_numpy(bundle.item_ids.rows_of(item_ids)))
+    catalog = engine.catalog
+    inputs, _ = engine.requests.read(user_id, context or {}, events, now, catalog=catalog)
+    rows, head_part = catalog.widened(catalog.rows_of(item_ids))
     with torch.inference_mode():
         parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))
         reads = ranker.history_attention(inputs, layer)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from limerank.errors import UsageError, did_you_mean
 from limerank.schema import FIRST_KNOWN_INDEX, Kind
-from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
 
 Rows = NDArray[np.int64]
 CONSIDERED, LEAST_CONSIDERED = 10, 1000
@@ -37,12 +37,12 @@ class AtMost:
         if self.count < 1:
             raise UsageError(f"at most {self.count} items per '{self.feature}': must be at least 1")
 
-    def order(self, bundle: Bundle, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
+    def order(self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
         """Positions of the first `k` items of the new order, from ranked rows and their probabilities."""
         taken: Counter[int] = Counter()
         kept: list[int] = []
         beyond: list[int] = []
-        for position, values in enumerate(_values(bundle, self.feature, rows)):
+        for position, values in enumerate(_values(catalog, self.feature, rows)):
             if len(kept) == k:
                 break
             if all(taken[value] < self.count for value in values):
@@ -68,9 +68,9 @@ class Mmr:
         if not 0 <= self.weight <= 1:
             raise UsageError(f"the weight of diversity is {self.weight}, but must be between 0 and 1")
 
-    def order(self, bundle: Bundle, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
+    def order(self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
         """Positions of the first `k` items of the new order, from ranked rows and their probabilities."""
-        own, head_part = bundle.rows.widened(torch.from_numpy(rows))
+        own, head_part = catalog.widened(rows)
         vectors = (own if own.shape[1] else head_part).double().numpy()
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         relevance = _scaled(probabilities.astype(np.float64))
@@ -95,10 +95,10 @@ def considered(k: int) -> int:
     return max(CONSIDERED * k, LEAST_CONSIDERED)
 
 
-def check_diversify(bundle: Bundle, diversify: Diversify | None) -> None:
-    """Raise unless this bundle's items have what a list is to be diversified by."""
+def check_diversify(catalog: Catalog, diversify: Diversify | None) -> None:
+    """Raise unless the items of a catalog have what a list is to be diversified by."""
     if isinstance(diversify, AtMost):
-        _values(bundle, diversify.feature, np.zeros(0, dtype=np.int64))
+        _values(catalog, diversify.feature, np.zeros(0, dtype=np.int64))
 
 
 def _scaled(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -109,16 +109,17 @@ def _scaled(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     return (logits - logits.min()) / spread if spread > 0 else np.ones(len(logits))
 
 
-def _values(bundle: Bundle, feature: str, rows: Rows) -> list[list[int]]:
+def _values(catalog: Catalog, feature: str, rows: Rows) -> list[list[int]]:
     """The known values of an item feature for each row."""
-    encoders = [encoder for encoder in bundle.encoders.item if encoder.kind is not Kind.VECTOR]
+    encoders = [encoder for encoder in catalog.bundle.encoders.item if encoder.kind is not Kind.VECTOR]
     names = [encoder.name for encoder in encoders]
     if feature not in names:
         raise UsageError(f"no item feature '{feature}' with values to count{did_you_mean(feature, names)}")
     chosen = encoders[names.index(feature)]
     same_kind = [e.name for e in encoders if (e.kind is Kind.MULTI_VALUED) == (chosen.kind is Kind.MULTI_VALUED)]
     column = same_kind.index(feature)
-    table = bundle.item_table.take(torch.from_numpy(rows))
+    features, positions = catalog.history_features(rows)
+    table = features.take(torch.from_numpy(positions))
     if chosen.kind is not Kind.MULTI_VALUED:
         return [[value] if value >= FIRST_KNOWN_INDEX else [] for value in table.indices[:, column].tolist()]
     values, offsets = table.lists[column].values.tolist(), table.lists[column].offsets.tolist()

@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+import numpy as np
+
+from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.catalog import Catalog
 from limerank.serve.deadline import RequestRecord
 from limerank.serve.ranking import Ranking
 from limerank.serve.retrieval.diversity import Diversify
@@ -31,6 +35,8 @@ Retrieval = str | OutsideRetriever | Sequence[str | OutsideRetriever]
 class Retrieving:
     """The retrieval of one request, parts of which may be at work."""
 
+    catalog: Catalog
+    """The catalog that the request keeps, whatever is upserted meanwhile."""
     names: list[str]
     by_state: Callable[[UserState], list[str] | None]
     """What can be found at once, given the user state; None stands for the whole catalog."""
@@ -60,38 +66,48 @@ class Retrievers:
             return self._index
 
     def start(
-        self, wanted: Retrieval | None, user_id: str, count_of: Callable[[], int], task: int, record: RequestRecord
+        self,
+        wanted: Retrieval | None,
+        catalog: Catalog,
+        user_id: str,
+        count_of: Callable[[], int],
+        task: int,
+        record: RequestRecord,
     ) -> Retrieving:
         """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on."""
-        outside, names = {}, []
+        outside: dict[str, OutsideRetriever] = {}
+        names: list[str] = []
         for one in self._listed(wanted):
             names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
             if not isinstance(one, str):
                 outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
         if "exact" in names:
-            return Retrieving(names, whole_catalog)
+            return Retrieving(catalog, names, whole_catalog)
         count = count_of()
         index = self.index() if "faiss" in names else None
         if "popular" in names:
-            outside["popular"] = self.popular()
+            popular = self.popular()
+            outside["popular"] = lambda user_id, count: _present(catalog, popular(user_id, count))
         beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
 
         def by_state(user: UserState) -> list[str]:
             if index is None:
                 return []
-            found = self._bundle.item_ids.names_of(index.retrieve(user, count, task))
+            rows = index.retrieve(user, count, task)
+            upserted = catalog.overlay.served[0]  # few, and not in the index
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, catalog.overlay.absent)], upserted]))
             record.timeline.lap("retrieve")
-            return found
+            return list(dict.fromkeys(found))
 
         def from_outside() -> list[str]:
             found: list[str] = []
             for one in beside:
                 result = one.result()
-                found += self.popular()(user_id, count) if result is None else result
+                found += _present(catalog, self.popular()(user_id, count)) if result is None else result
             record.timeline.lap("wait")
             return found
 
-        return Retrieving(names, by_state, from_outside if beside else None)
+        return Retrieving(catalog, names, by_state, from_outside if beside else None)
 
     def _listed(self, wanted: Retrieval | None) -> list[str | OutsideRetriever]:
         """Retrievers one by one, checked."""
@@ -109,20 +125,26 @@ class Retrievers:
         return listed
 
 
+def _present(catalog: Catalog, item_ids: list[str]) -> list[str]:
+    """Items without those that were deleted since the bundle was exported."""
+    rows = catalog.rows_of(item_ids)
+    return [item for item, row in zip(item_ids, rows.tolist(), strict=True) if row != UNKNOWN_ROW]
+
+
 def whole_catalog(user: UserState) -> None:
     """Every item is a candidate, whoever asks."""
 
 
 def diversified(
-    ranking: Ranking, bundle: Bundle, diversify: Diversify, k: int, task: int, record: RequestRecord
+    ranking: Ranking, catalog: Catalog, diversify: Diversify, k: int, task: int, record: RequestRecord
 ) -> Ranking:
     """The first `k` of a ranking in an order that is less of the same; by rank alone if time is up."""
     if record.deadline.over():
         record.degraded.append("diversify: the list is in the order of the ranking")
         chosen = list(range(min(k, len(ranking.item_ids))))
     else:
-        rows = bundle.item_ids.rows_of(ranking.item_ids)
-        chosen = diversify.order(bundle, rows, ranking.probabilities[:, task], k).tolist()
+        rows = catalog.rows_of(ranking.item_ids)
+        chosen = diversify.order(catalog, rows, ranking.probabilities[:, task], k).tolist()
         record.timeline.lap("diversify")
     return replace(
         ranking,

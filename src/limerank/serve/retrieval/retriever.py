@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from limerank.models import UserState
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import FIRST_ITEM_ROW
+from limerank.serve.checks import checked_ids
 from limerank.serve.deadline import WAITING_FRACTION, RequestRecord
-from limerank.serve.requests import checked_ids
 
 Rows = NDArray[np.int64]
 OutsideRetriever = Callable[[str, int], Iterable[str]]

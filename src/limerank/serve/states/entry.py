@@ -8,7 +8,7 @@ that is gone), the history is read again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Literal
 
@@ -88,7 +88,7 @@ class Entry:
         if why is not None:
             self.kept.clear()
         request = (context, asked.count, asked.at if source.reads_now else None)
-        kept, self.asked = self.kept.get(key), asked
+        kept, self.asked = self.kept.get(key), replace(asked, catalog=None)  # nobody keeps catalogs of the past
         if kept is not None and kept.request == request:
             self.kept.move_to_end(key)
             return Found(kept.state, "cached")

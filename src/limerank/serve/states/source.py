@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,6 +41,14 @@ class UserSource:
         self._encode = encode or ranker.encode_user
         self._embed = embed or self._by_tower
 
+    def of_version(self, version: str) -> UserSource:
+        """The same source with states of its own: for histories with items that are not in the bundle."""
+        if version == self.version:
+            return self
+        other = copy(self)
+        other.version = version
+        return other
+
     @property
     def slides(self) -> bool:
         """Whether a kept state can forget the oldest events: positions from the start shift with the window."""
@@ -52,15 +62,17 @@ class UserSource:
     def events(self, asked: Asked, first: int, stop: int) -> Events:
         """E and times of the events from one number up to another; `first_kept` stands at position 0."""
         items, events, happened = self.reader.columns(asked, first, stop)
-        rows = self._embed(torch.from_numpy(items), torch.from_numpy(events))
+        table, items = self.reader.items_of(asked, items)
+        embed = self._embed if table is self.reader.bundle.item_table else partial(self._by_tower, table=table)
+        rows = embed(torch.from_numpy(items), torch.from_numpy(events))
         times = None if happened is None or not self.ranker.needs_times else torch.from_numpy(happened)
         if self.ranker.encoding is not None:
             rows = self.ranker.encoding.part(rows, times, first - self.reader.first_kept(asked))
         return Events(rows, times)
 
-    def _by_tower(self, items: Tensor, events: Tensor) -> Tensor:
+    def _by_tower(self, items: Tensor, events: Tensor, table: Features | None = None) -> Tensor:
         offsets = np.array([0, len(items)])
-        history = make_history(self.reader.bundle.item_table, items.numpy(), Features(events), offsets)
+        history = make_history(table or self.reader.bundle.item_table, items.numpy(), Features(events), offsets)
         return self.ranker.item_tower.history(history)
 
     def context(self, asked: Asked) -> Tensor:

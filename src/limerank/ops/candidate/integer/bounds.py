@@ -91,14 +91,15 @@ class LaterBound:
         """The largest absolute multiplier of each output, with what later layers round."""
         return self.middle.abs() + self.half + self.relative * self.absolute
 
-    def largest_norms(self, matrices: Tensor) -> Tensor:
+    def largest_norms(self, matrices: Tensor, norms: Tensor) -> Tensor:
         """For each of some matrices [n, rows, hidden] in fp64 at least the largest |matrix c| of any c in the box.
+
+        `norms` [n, hidden] are those of their columns.
 
         c is the box's middle plus half its width times some d in [-1, 1]. With B = matrix diag(half), whose columns
         have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
         largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        norms = column_norms(matrices)
         unit = (matrices / norms.clamp(min=TINY)[:, None]).float()
         rows, hidden = unit.shape[1:]
         correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
@@ -112,7 +113,7 @@ class LaterBound:
 
 def column_norms(matrices: Tensor) -> Tensor:
     """The norms [..., columns] of columns; several times faster than torch's own across rows."""
-    return matrices.square().sum(-2).sqrt_()
+    return (matrices * matrices).sum(-2).sqrt_()
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:

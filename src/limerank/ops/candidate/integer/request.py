@@ -41,7 +41,8 @@ class IntegerHead:
     def of(cls, rows: IntegerRows, head: RequestHead, later: LaterBound) -> IntegerHead | None:
         """The head of a folded request; None if its numbers are so large, or none, that fp32 may overflow."""
         given, offset, step = head.matrix.detach().double(), head.offset.detach().double(), rows.of_part.step
-        size = column_norms(given) * rows.row_norm + rows.of_part.largest + offset.abs()
+        absolute = given.abs()
+        size = absolute.sum(0) * rows.row_norm + rows.of_part.largest + offset.abs()
         reached = later.reach @ size + later.reach_constant
         if not max(float(reached.max()), float((size / step).max())) < LARGEST_SIZE:
             return None
@@ -56,12 +57,14 @@ class IntegerHead:
         # what rounding does to a mean row is known
         bias = offset + rows.of_row.lowest @ given + rows.of_part.lowest + rows.of_row.mean @ left
         # fp32 rounds in proportion to what it adds up: a mean row's numbers, and an item's distance from it
-        mean_size = rows.of_row.mean_size @ given.abs() + rows.of_part.end + offset.abs()
+        mean_size = rows.of_row.mean_size @ absolute + rows.of_part.end + offset.abs()
         added_up = LEVELS * (rounded.abs().sum(0) * wide + step) + bias.abs()
         rounding = gamma(rows.columns + 3) * later.absolute + later.on_size
         constant = float(rounding @ mean_size + 6 * UNIT * (later.absolute @ added_up)) + later.constant
-        of_rows, of_levels = later.largest_norms(torch.stack([matrix, left])).tolist()
-        of_distance = float(rounding @ column_norms(matrix))
+        both = torch.stack([matrix, left])
+        norms = column_norms(both)
+        of_rows, of_levels = later.largest_norms(both, norms).tolist()
+        of_distance = float(rounding @ norms[0])
         of_parts = float(torch.linalg.vector_norm(step * (later.farthest + rounding)))
         per_norm = torch.tensor([of_rows + of_distance, of_parts, of_levels + of_distance]) * SAFETY
         return cls(levels, scale, (bias / step).float(), per_norm, constant * SAFETY)

@@ -48,15 +48,10 @@ class Columns:
     largest: Tensor
     """largest absolute value"""
 
-    @property
-    def mean_size(self) -> Tensor:
-        """The catalog's mean, absolute."""
-        return (self.lowest + self.step * self.mean).abs()
-
-    @property
-    def end(self) -> Tensor:
-        """The largest absolute value that a level stands for."""
-        return torch.maximum(self.lowest.abs(), (self.lowest + self.step * LEVELS).abs())
+    mean_size: Tensor
+    """the catalog's mean, absolute, in values"""
+    end: Tensor
+    """largest absolute value that a level stands for"""
 
 
 @dataclass(frozen=True)
@@ -171,7 +166,7 @@ class _Range:
         items = len(self.by_item)
         if not items or not len(self.total):
             zeros = torch.zeros_like(self.total)
-            return Columns(zeros, zeros + 1, zeros, zeros)
+            return Columns(zeros, zeros + 1, zeros, zeros, zeros, zeros)
         largest = torch.maximum(self.lowest.abs(), self.highest.abs()).double()
         # the value that all but the outliers stay below
         bar = float(self.by_item.topk(min(items // OUTLIERS + 1, items - 1) + 1).values[-1])
@@ -180,8 +175,10 @@ class _Range:
         step = (highest - lowest) / LEVELS
         coarsest = float(step.max())
         step = step.clamp(min=coarsest * NARROWEST) if coarsest > SMALLEST_STEP else torch.ones_like(step)
-        mean = ((self.total / items - lowest) / step).clamp(0, LEVELS)
-        return Columns(lowest.double(), step.double(), mean.float().double(), largest)
+        mean = ((self.total / items - lowest) / step).clamp(0, LEVELS).float().double()
+        lowest, step = lowest.double(), step.double()
+        last = torch.maximum(lowest.abs(), (lowest + step * LEVELS).abs())
+        return Columns(lowest, step, mean, largest, (lowest + step * mean).abs(), last)
 
 
 class _Levels:

@@ -1,4 +1,4 @@
-"""Trainings that end abruptly, at a step that the test chooses."""
+"""Long work that ends abruptly, at a step that the test chooses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from limerank.progress import Bar, Progress
 
 
 class Killed(BaseException):
-    """Ends a training as abruptly as a process can end it from inside."""
+    """Ends work as abruptly as a process can end it from inside."""
 
 
 class KilledAt(Progress):
-    """Ends the training after so many steps."""
+    """Ends the work after so many steps."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(quiet=True)

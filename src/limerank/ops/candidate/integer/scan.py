@@ -1,0 +1,150 @@
+"""Integer logits of all candidates of one request, in runs that may be dealt to threads, and who of them is out."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from limerank.ops.candidate.integer.bounds import UNIT
+from limerank.ops.candidate.integer.product import Apply
+from limerank.ops.candidate.integer.request import IntegerHead
+from limerank.ops.candidate.integer.rows import IntegerRows
+from limerank.ops.candidate.streaming import BLOCK, SPAN, RequestHead
+from limerank.ops.dealing import Deal
+
+SMALLEST_BLOCK = 64
+"""Blocks are of few sizes: the first of a size makes oneDNN compile a kernel."""
+SMALLEST_RUN, MOST_RUNS = 2 * BLOCK, 16
+SIGMOID_ERROR = 32 * UNIT
+"""More than a sigmoid in fp32 is off by, relative to its value."""
+SMALLEST_PROBABILITY = 1e-37
+
+
+def block_rows(count: int) -> int:
+    """Rows of the blocks in which so many candidates are multiplied."""
+    return min(BLOCK, max(SMALLEST_BLOCK, 1 << (max(count, 1) - 1).bit_length()))
+
+
+def bar_of(probability: float) -> float:
+    """A logit below which no fp32 logit can have a probability, in fp32, that reaches this one."""
+    least = probability * (1 - SIGMOID_ERROR)
+    if not least > SMALLEST_PROBABILITY:
+        return -math.inf
+    logit = math.log(least) - math.log1p(-least)
+    return logit - 1e-6 * (1 + abs(logit))
+
+
+def chosen(index: Tensor | None, positions: Tensor) -> Tensor:
+    """The rows of candidates by their position."""
+    return positions if index is None else index.index_select(0, positions)
+
+
+class IntegerScan:
+    """The integer logits [candidates] of one request, all without their bias."""
+
+    def __init__(
+        self,
+        rows: IntegerRows,
+        head: RequestHead,
+        task: int,
+        index: Tensor | None,
+        integer: IntegerHead,
+        apply: Apply,
+    ) -> None:
+        self.rows, self.index, self.integer, self.apply = rows, index, integer, apply
+        layers = [(weight.detach(), bias.detach()) for weight, bias in head.layers]
+        layers[-1] = (layers[-1][0][task : task + 1], layers[-1][1][task : task + 1])
+        # the first layer comes in levels of the head part
+        layers[0] = (layers[0][0] * rows.of_part.step.float(), layers[0][1])
+        *self.hidden, (weight, bias) = layers
+        self.weight, self.bias = weight[0], float(bias)
+        self.count = len(rows) if index is None else len(index)
+        self.logits = torch.empty(self.count)
+        self.bar = -math.inf
+        self.tables, self.size = (rows.rows, rows.head_part), block_rows(self.count)
+        run = math.ceil(self.count / MOST_RUNS / SMALLEST_RUN) * SMALLEST_RUN
+        self.runs = [(start, min(start + run, self.count)) for start in range(0, self.count, run)]
+
+    def ahead(self, wanted: int, deal: Deal) -> Tensor:
+        """Score all; the positions of the `wanted` best."""
+        positions = torch.cat(deal([partial(self._score_run, start, stop, wanted) for start, stop in self.runs]))
+        return positions[self.logits.index_select(0, positions).topk(wanted, sorted=False).indices]
+
+    def bar_from(self, positions: Tensor, k: int) -> float:
+        """A logit that the best k of all reach in fp32, because k of these do."""
+        lowest = self.logits.index_select(0, positions) - self.bounds(chosen(self.index, positions))
+        least = float(lowest.topk(k).values[-1]) + self.bias - self.integer.constant
+        # a sigmoid in fp32 may be a little less than it should
+        return bar_of((1 - SIGMOID_ERROR) / (1 + math.exp(-least))) if least > -80 else -math.inf
+
+    def reaching(self, bar: float, deal: Deal) -> Tensor:
+        """The positions whose logit may reach a bar, ascending."""
+        return torch.cat(deal([partial(self._reaching, start, stop, bar) for start, stop in self.runs]))
+
+    def still_reaching(self, positions: Tensor, bar: float) -> Tensor:
+        """Those of some positions whose logit may reach a higher bar."""
+        highest = self.logits.index_select(0, positions) + self.bounds(chosen(self.index, positions))
+        return positions[self._not_below(highest, bar)]
+
+    def _reaching(self, start: int, stop: int, bar: float) -> Tensor:
+        bounds = self.bounds(slice(start, stop) if self.index is None else self.index[start:stop])
+        return self._not_below(bounds.add_(self.logits[start:stop]), bar) + start
+
+    def bounds(self, items: Tensor | slice) -> Tensor:
+        """What an integer logit may be off by, without the constant."""
+        norms = self.rows.norms[items] if isinstance(items, slice) else self.rows.norms.index_select(0, items)
+        return torch.mv(norms, self.integer.per_norm)
+
+    def _not_below(self, highest: Tensor, bar: float) -> Tensor:
+        # not `>=`: what is not a number is not excluded
+        return (highest < bar - self.bias - self.integer.constant).logical_not_().nonzero()[:, 0]
+
+    def _score_run(self, start: int, stop: int, wanted: int) -> Tensor:
+        """Score candidates `start` to `stop`; the positions of those that may be among the `wanted` best of all."""
+        kept = []
+        buffers: list[Tensor] = []
+        for first in range(start, stop, SPAN):
+            last = min(first + SPAN, stop)
+            done = first
+            if self.index is None:
+                # views of all blocks at once: cut one by one, they cost as much as a layer
+                done += (last - first) // self.size * self.size
+                tables = [table[first:done].split(self.size) for table in (*self.tables, self.logits)]
+                for x, p, out in zip(*tables, strict=True):
+                    torch.mv(self._activations(x, p), self.weight, out=out)
+            for begin in range(done, last, self.size):
+                buffers = buffers or [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
+                end = min(begin + self.size, last)
+                for table, buffer in zip(self.tables, buffers, strict=True):
+                    if self.index is None:
+                        buffer[: end - begin] = table[begin:end]
+                    else:
+                        torch.index_select(table, 0, self.index[begin:end], out=buffer[: end - begin])
+                found = torch.mv(self._activations(*buffers), self.weight)
+                self.logits[begin:end] = found[: end - begin]
+            kept.append(self._above_bar(first, last, wanted))
+        return torch.cat(kept)
+
+    def _activations(self, x: Tensor, p: Tensor) -> Tensor:
+        """What the last layer is given."""
+        x = self.apply(x, p)
+        for weight, bias in self.hidden:
+            x = torch.addmm(bias, x, weight.T).relu_()
+        return x
+
+    def _above_bar(self, first: int, last: int, wanted: int) -> Tensor:
+        """Raises the bar that all runs have in common; at least `wanted` of all that are kept reach it."""
+        logits, bar = self.logits[first:last], self.bar
+        if bar == -math.inf and last - first > wanted:
+            own, above = logits.topk(wanted, sorted=False)
+            self.bar = max(self.bar, float(own.min()))
+            return above + first
+        above = (logits > bar).nonzero()[:, 0]
+        if len(above) > 2 * wanted:
+            own, best = logits.index_select(0, above).topk(wanted, sorted=False)
+            self.bar = max(self.bar, float(own.min()))
+            above = above[best]
+        return above + first
