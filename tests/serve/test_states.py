@@ -133,7 +133,7 @@ def clicks(count: int) -> tuple[Event, ...]:
 
 def test_the_answer_says_how_the_user_state_came_about(engine: Engine) -> None:
     fresh = Engine(engine.bundle)
-    fresh.users.least_events = 0
+    fresh.stages.users.least_events = 0
     assert fresh.answer("u3").user_state == "computed"
     assert fresh.answer("u3").user_state == "cached"
     appended = fresh.answer("u3", events=clicks(1))
