@@ -47,9 +47,15 @@ def pays_from(shape: HeadShape) -> int | None:
     hidden = shape.widths[0]
     # peaked as attention weights are, or what is left of them would all have to be scored again
     rows = torch.rand(MANY, shape.columns, generator=generator).pow_(8)
-    head_part = torch.randn(MANY, hidden, generator=generator)
     matrix = torch.randn(shape.columns, hidden, generator=generator)
     layers = [(torch.randn(b, a, generator=generator) / a**0.5, torch.zeros(b)) for a, b in pairwise(shape.widths)]
+    layers[-1] = (layers[-1][0] / 10, layers[-1][1])  # logits of some units: saturated ones would all be ties
+    # some items are better than others, as in any catalog: a bound must have something to exclude
+    direction = layers[-1][0][0]
+    for weight, _ in reversed(layers[:-1]):
+        direction = direction @ weight
+    better = torch.randn(MANY, 1, generator=generator)
+    head_part = torch.randn(MANY, hidden, generator=generator) + 3 * better * direction.sign()
     folded = other = RequestHead(matrix, torch.zeros(hidden), layers)
     if shape.plain is not None:
         mixing = torch.randn(shape.columns, shape.plain, generator=generator)
