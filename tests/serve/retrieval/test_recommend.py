@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from clocks import Clock
+from engines import need
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limerank.errors import UsageError
 from limerank.serve.deadline import Deadline
 from limerank.serve.engine import Engine
+from limerank.serve.overlay.items import Item
 from limerank.serve.requests import Event
 from limerank.serve.retrieval.diversity import AtMost, Mmr
 from limerank.serve.retrieval.recommending import Retrieval
@@ -234,3 +238,21 @@ def test_a_list_is_not_diversified_when_time_is_up(engine: Engine) -> None:
         lists.append(skipped)
     assert lists == sorted(lists, reverse=True)
     assert set(lists) == {True, False}
+
+
+@pytest.mark.parametrize("retriever", ["exact", "popular", "faiss"])
+def test_the_catalog_is_that_of_today(store: Path, tmp_path: Path, retriever: str) -> None:
+    """What was deleted since the export is not recommended, what was upserted can be, whoever retrieves."""
+    if retriever == "faiss":
+        need("faiss", "faiss")
+    shutil.copytree(store, tmp_path / "store")
+    with Engine.open(tmp_path / "store") as changed:
+        before = changed.recommend("nobody", 3, retriever=retriever, candidates=50, diversify=Mmr(0.2))
+        gone = before.item_ids[0]
+        changed.delete([gone])
+        features = {encoder.name: None for encoder in changed.bundle.encoders.item if encoder.name != "item_id"}
+        changed.upsert([Item("brand new", features)])
+        after = changed.recommend("nobody", 300, retriever=retriever, candidates=50, diversify=AtMost("topic", 5))
+        assert gone not in after.item_ids
+        assert after.unknown_items == []
+        assert ("brand new" in after.item_ids) == (retriever != "popular")
