@@ -77,9 +77,8 @@ def show(result: EngineBench) -> None:
             f"{one.recompute_ms:.1f} ms (1/{1 / one.fraction:,.0f})"
         )
     for rate in result.exports:
-        say(
-            f"export, {rate.model}, d {rate.width}: {rate.items_per_second:,.0f} items per second ({rate.items:,} items)"
-        )
+        speed = f"{rate.items_per_second:,.0f} items per second"
+        say(f"export of {rate.items:,} items, {rate.model}, d {rate.width}: {speed}")
     read = ", ".join(f"{ms:.1f} ms with {count} threads" for count, ms in result.read_ms.items())
     say(f"reading the rows of {result.items:,} items once: {read}")
     emit_table(

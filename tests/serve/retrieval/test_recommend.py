@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,16 +64,22 @@ def test_retrieval_and_the_user_stage_run_at_the_same_time(engine: Engine) -> No
     """Each waits in the middle of its work for the other to be in the middle of its own: in a row neither could end."""
     together = threading.Barrier(2, timeout=PATIENCE)
 
+    class Meeting(dict[str, Any]):
+        """A context that is read in the user stage, by its first reader not before retrieval is under way."""
+
+        met = False
+
+        def __iter__(self) -> Iterator[str]:
+            if not self.met:
+                self.met = True
+                together.wait()
+            return super().__iter__()
+
     def found(user_id: str, count: int) -> list[str]:
         together.wait()
         return known(user_id, count)
 
-    fresh = Engine(engine.bundle)  # that keeps no state of the user yet
-    hook = engine.ranker.context_tower.register_forward_pre_hook(lambda *_: together.wait() and None)
-    try:
-        ranking = fresh.recommend("u2", 3, retriever=found)
-    finally:
-        hook.remove()
+    ranking = engine.recommend("u2", 3, retriever=found, context=Meeting(device="phone"))
     spans = {span.stage: span for span in ranking.timeline}
     assert spans["user"].overlaps(spans["retrieve"])
     assert spans["user"].thread != spans["retrieve"].thread == "limerank-retrieve-found"
