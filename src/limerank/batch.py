@@ -73,6 +73,10 @@ class Features:
             tuple(matrix[first:last] for matrix in self.vectors),
         )
 
+    def at(self, row: int) -> Features:
+        """The features of one row, without a copy of them."""
+        return self.part(row, row + 1)
+
     def first(self, count: int) -> Features:
         """The first rows."""
         return self if count == len(self) else self.part(0, min(count, len(self)))

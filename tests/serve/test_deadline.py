@@ -85,7 +85,7 @@ def test_enough_time_changes_nothing(engine: Engine) -> None:
 def test_a_cut_scan_is_the_best_of_what_was_scored(engine: Engine, exclude_seen: bool) -> None:
     """Whenever time runs out: the ranking of the first items alone, and the rest counted, none silently."""
     everything = engine.answer("u2", exclude_seen=exclude_seen)
-    names = engine.catalog.names_of_rows(np.arange(len(engine.catalog)) + 1)
+    names = engine.catalog.names_of_rows(np.arange(1, len(engine.catalog) + 1))
     cuts = set()
     for budget in range(6, 40, 2):
         fresh, deadline = Engine(engine.bundle), Deadline(budget, Clock(tick=1))

@@ -18,7 +18,7 @@ from limerank.ops.candidate.integer import IntegerRows, best_by_integers, fast, 
 from limerank.serve import scorer as scorer_module
 from limerank.serve.bundles.offline import RowType, compute_rows
 from limerank.serve.engine import Engine
-from limerank.serve.stages.scorer import Scorer, request_head
+from limerank.serve.scorer import Scorer, request_head
 from limerank.splits import Part
 
 FOLD_WITH: dict[str, dict[str, object]] = {

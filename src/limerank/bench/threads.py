@@ -68,7 +68,7 @@ def run_thread_bench(
         for work in works:
             with _contestants(work, cores, items) as contestants:
                 for busy in (0, 1):
-                    with _busy(busy):
+                    with busy_processes(busy):
                         times: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
                         for _ in range(repeats):
                             for name, process in contestants.items():
@@ -117,7 +117,7 @@ def _process(command: list[str], environment: dict[str, str]) -> Iterator[subpro
 
 
 @contextmanager
-def _busy(processes: int) -> Iterator[None]:
+def busy_processes(processes: int) -> Iterator[None]:
     """So many processes that do nothing but take time."""
     with ExitStack() as stack:
         for _ in range(processes):

@@ -131,10 +131,6 @@ class Catalog:
         entries = self.overlay.entries
         return [item for item in item_ids if item not in entries or not entries[item].change.deleted]
 
-    def changed_items(self) -> list[str]:
-        """The items whose rows are not the bundle's: no index of the bundle's rows knows them."""
-        return self.names_of_rows(self.overlay.served[0])
-
     def widened(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and head parts in fp32, in the order asked for."""
         parts = self.parts(rows)

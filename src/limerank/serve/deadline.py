@@ -16,6 +16,7 @@ its answer. One that was begun is answered, late if it must be: its first block 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -29,8 +30,9 @@ from limerank.ops.candidate import RowStore, RunningTop, Top
 from limerank.serve.scorer import Scored
 from limerank.serve.timeline import Seconds, Timeline
 
-FIRST_BLOCK, BLOCK = 4096, 32768
-"""Candidates between two looks at the clock; the first are scored in any case, so they are few."""
+FIRST_BLOCK, BLOCK, BLOCK_FRACTION = 4096, 32768, 0.25
+"""Candidates between two looks at the clock: few at first, for they are scored in any case; then so many, or as many as
+fit this fraction of the time that is left, by what the others took."""
 USER_FRACTION = WAITING_FRACTION = 0.5
 """Of the time that is left, how much the user stage may take, and how much waiting for retrieval."""
 LEAST_EVENTS = 8
@@ -177,15 +179,18 @@ def best_in_time(
     count = len(store) if index is None else len(index)
     if not record.deadline.limited or count <= FIRST_BLOCK:
         return best(k=k, store=store, index=index), 0
-    kept, parts, positions, start = RunningTop(k), [], [], 0
-    while start < count and not (start and record.deadline.over()):
-        stop = min(start + (BLOCK if start else FIRST_BLOCK), count)
+    kept, parts, positions, start, size = RunningTop(k), [], [], 0, FIRST_BLOCK
+    begun = left = record.deadline.left()
+    while start < count and (left > 0 or not start):
+        stop = min(start + size, count)
         part, chosen = (store.between(start, stop), None) if index is None else (store, index[start:stop])
         scored = best(k=min(k, stop - start), store=part, index=chosen)
         kept.add(scored.top.scores, scored.top.values)
         positions.append(scored.top.positions + start)
         parts.append(scored)
-        start = stop
+        start, left = stop, record.deadline.left()
+        fitting = start * left * BLOCK_FRACTION / max(begun - left, sys.float_info.min)
+        size = BLOCK * int(min(max(fitting / BLOCK, 1), count))
     found = kept.result()
     top = Top(torch.cat(positions)[found.positions], found.scores, found.values)
     rescored, fell_back = sum(part.rescored for part in parts), any(part.fell_back for part in parts)

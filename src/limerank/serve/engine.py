@@ -169,7 +169,7 @@ class Engine:
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         return self._ranked(
-            catalog, user_id, Retrieving([], lambda user: given), record, request, limit, self._task(task), exclude_seen
+            user_id, Retrieving(catalog, [], lambda user: given), record, request, limit, self._task(task), exclude_seen
         )
 
     def recommend(
@@ -206,17 +206,16 @@ class Engine:
         def count() -> int:
             return asked + (len(_seen(catalog, user_id, events)) if filter_seen else 0)
 
-        retrieving = self.retrievers.start(retriever, user_id, count, column, record, catalog)
+        retrieving = self.retrievers.start(retriever, catalog, user_id, count, column, record)
         request: dict[str, Any] = {"context": context, "events": events, "now": now}
         limit = k if diversify is None else considered(k)
-        ranking = self._ranked(catalog, user_id, retrieving, record, request, limit, column, filter_seen)
+        ranking = self._ranked(user_id, retrieving, record, request, limit, column, filter_seen)
         if diversify is None:
             return ranking
         return self.workers.run(partial(diversified, ranking, catalog, diversify, k, column, record))
 
     def _ranked(
         self,
-        catalog: Catalog,
         user_id: str,
         retrieving: Retrieving,
         record: RequestRecord,
@@ -226,7 +225,7 @@ class Engine:
         exclude_seen: bool,
     ) -> Ranking:
         """The user stage, then the candidates that are found (None: the whole catalog) in order."""
-        user_id, events = checked_id(user_id, "user_id"), request["events"]
+        user_id, events, catalog = checked_id(user_id, "user_id"), request["events"], retrieving.catalog
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
 

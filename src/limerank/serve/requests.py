@@ -154,7 +154,7 @@ class RequestReader:
     def inputs(self, asked: Asked) -> UserInputs:
         """What the user stage reads."""
         return UserInputs(
-            users=self.bundle.user_table.part(asked.user_row, asked.user_row + 1),
+            users=self.bundle.user_table.at(asked.user_row),
             context=Features(torch.from_numpy(asked.context)),
             history=self.history(asked, self.first_kept(asked), asked.count),
             times=None if asked.at is None else torch.from_numpy(np.array([asked.at])),

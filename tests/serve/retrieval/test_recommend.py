@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from clocks import Clock
+from engines import need
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limerank.errors import UsageError
 from limerank.serve.deadline import Deadline
 from limerank.serve.engine import Engine
+from limerank.serve.overlay.items import Item
 from limerank.serve.requests import Event
 from limerank.serve.retrieval.diversity import AtMost, Mmr
 from limerank.serve.retrieval.recommending import Retrieval
@@ -58,16 +64,22 @@ def test_retrieval_and_the_user_stage_run_at_the_same_time(engine: Engine) -> No
     """Each waits in the middle of its work for the other to be in the middle of its own: in a row neither could end."""
     together = threading.Barrier(2, timeout=PATIENCE)
 
+    class Meeting(dict[str, Any]):
+        """A context that is read in the user stage, by its first reader not before retrieval is under way."""
+
+        met = False
+
+        def __iter__(self) -> Iterator[str]:
+            if not self.met:
+                self.met = True
+                together.wait()
+            return super().__iter__()
+
     def found(user_id: str, count: int) -> list[str]:
         together.wait()
         return known(user_id, count)
 
-    fresh = Engine(engine.bundle)  # that keeps no state of the user yet
-    hook = engine.ranker.context_tower.register_forward_pre_hook(lambda *_: together.wait() and None)
-    try:
-        ranking = fresh.recommend("u2", 3, retriever=found)
-    finally:
-        hook.remove()
+    ranking = engine.recommend("u2", 3, retriever=found, context=Meeting(device="phone"))
     spans = {span.stage: span for span in ranking.timeline}
     assert spans["user"].overlaps(spans["retrieve"])
     assert spans["user"].thread != spans["retrieve"].thread == "limerank-retrieve-found"
@@ -234,3 +246,21 @@ def test_a_list_is_not_diversified_when_time_is_up(engine: Engine) -> None:
         lists.append(skipped)
     assert lists == sorted(lists, reverse=True)
     assert set(lists) == {True, False}
+
+
+@pytest.mark.parametrize("retriever", ["exact", "popular", "faiss"])
+def test_the_catalog_is_that_of_today(store: Path, tmp_path: Path, retriever: str) -> None:
+    """What was deleted since the export is not recommended, what was upserted can be, whoever retrieves."""
+    if retriever == "faiss":
+        need("faiss", "faiss")
+    shutil.copytree(store, tmp_path / "store")
+    with Engine.open(tmp_path / "store") as changed:
+        before = changed.recommend("nobody", 3, retriever=retriever, candidates=50, diversify=Mmr(0.2))
+        gone = before.item_ids[0]
+        changed.delete([gone])
+        features = {encoder.name: None for encoder in changed.bundle.encoders.item if encoder.name != "item_id"}
+        changed.upsert([Item("brand new", features)])
+        after = changed.recommend("nobody", 300, retriever=retriever, candidates=50, diversify=AtMost("topic", 5))
+        assert gone not in after.item_ids
+        assert after.unknown_items == []
+        assert ("brand new" in after.item_ids) == (retriever != "popular")

@@ -92,13 +92,24 @@ class OverlayView:
             return self
         table, rows = fit
         first = 0 if self.table is None else len(self.table)
+        held = self._held(np.array([upsert.row for upsert in upserts]), table)
         for slot, upsert in enumerate(upserts, first):
-            known = upsert.row < self.bundle.manifest.items
-            same = known and _same(self.bundle.item_table.take(torch.tensor([upsert.row])), table, slot - first)
-            self.entries[upsert.change.item_id] = replace(upsert, slot=NOWHERE if same else slot)
+            self.entries[upsert.change.item_id] = replace(upsert, slot=NOWHERE if held[slot - first] else slot)
         if self.table is None or self.rows is None:
             return replace(self, table=table, rows=rows)
         return replace(self, table=self.table.followed_by(table), rows=RowStore.joined([self.rows, rows]))
+
+    def _held(self, rows: Rows, table: Features) -> NDArray[np.bool_]:
+        """Whether the bundle has each row with the very features that a table has of it."""
+        known = rows < self.bundle.manifest.items
+        theirs = self.bundle.item_table.take(torch.from_numpy(np.where(known, rows, UNKNOWN_ROW)))
+        same = torch.from_numpy(known) & (theirs.indices == table.indices).all(1)
+        for mine, other in zip(table.vectors, theirs.vectors, strict=True):
+            same &= (mine == other).all(1)
+        for own, its in zip(table.lists, theirs.lists, strict=True):
+            for row in same.nonzero()[:, 0]:
+                same[row] = torch.equal(own.take(row[None]).values, its.take(row[None]).values)
+        return same.numpy()
 
     def _fit(self, upserts: list[Entry]) -> tuple[Features, RowStore] | None:
         """Features and rows of all upserts that this bundle can serve; the entries of others say why it cannot."""
@@ -128,11 +139,21 @@ class OverlayView:
             return None
 
     @cached_property
+    def _arrays(self) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+        """Rows of all entries, ascending, their slots, and whether they are deleted, or new and unfit."""
+        new = self.first_new_row
+        listed = [
+            (e.row, e.slot, e.change.deleted or (e.unfit is not None and e.row >= new)) for e in self.entries.values()
+        ]
+        rows, slots, gone = np.array(listed, dtype=np.int64).reshape(-1, 3).T
+        order = rows.argsort()
+        return rows[order], slots[order], gone[order].astype(bool)
+
+    @cached_property
     def slot_of_row(self) -> tuple[Rows, Rows]:
         """Rows whose features are here, ascending, and their slots; deleted items are among them, for histories."""
-        told = sorted((entry.row, entry.slot) for entry in self.entries.values() if entry.slot != NOWHERE)
-        pairs = np.array(told, dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0].copy(), pairs[:, 1].copy()
+        rows, slots, _ = self._arrays
+        return rows[slots != NOWHERE], slots[slots != NOWHERE]
 
     @cached_property
     def replaces(self) -> bool:
@@ -143,16 +164,15 @@ class OverlayView:
     @cached_property
     def served(self) -> tuple[Rows, Rows]:
         """Rows of items that are served from here, ascending, and their slots."""
-        rows, slots = self.slot_of_row
-        kept = ~np.isin(rows, self.absent)
+        rows, slots, gone = self._arrays
+        kept = (slots != NOWHERE) & ~gone
         return rows[kept], slots[kept]
 
     @cached_property
     def absent(self) -> Rows:
         """Rows of items that are not in the catalog, ascending: deleted, or new and unfit."""
-        first = self.first_new_row
-        gone = [e.row for e in self.entries.values() if e.change.deleted or (e.unfit is not None and e.row >= first)]
-        return np.array(sorted(gone), dtype=np.int64)
+        rows, _, gone = self._arrays
+        return rows[gone]
 
     @cached_property
     def hidden(self) -> Rows:
@@ -194,13 +214,3 @@ def computed(
     """What the offline item stage of a bundle makes of ids and raw features: encoded ones, and rows of its type."""
     table = reader.encoded(items)
     return table, compute_rows(bundle.ranker, table, cast(RowType, bundle.manifest.row_type))
-
-
-def _same(one: Features, table: Features, row: int) -> bool:
-    """Whether a table has, at a row, the features of another table's only row."""
-    other = table.take(torch.tensor([row]))
-    return (
-        torch.equal(one.indices, other.indices)
-        and all(torch.equal(a.values, b.values) for a, b in zip(one.lists, other.lists, strict=True))
-        and all(torch.equal(a, b) for a, b in zip(one.vectors, other.vectors, strict=True))
-    )

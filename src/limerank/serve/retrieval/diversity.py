@@ -96,7 +96,7 @@ def considered(k: int) -> int:
 
 
 def check_diversify(catalog: Catalog, diversify: Diversify | None) -> None:
-    """Raise unless this catalog's items have what a list is to be diversified by."""
+    """Raise unless the items of a catalog have what a list is to be diversified by."""
     if isinstance(diversify, AtMost):
         _values(catalog, diversify.feature, np.zeros(0, dtype=np.int64))
 
@@ -118,8 +118,8 @@ def _values(catalog: Catalog, feature: str, rows: Rows) -> list[list[int]]:
     chosen = encoders[names.index(feature)]
     same_kind = [e.name for e in encoders if (e.kind is Kind.MULTI_VALUED) == (chosen.kind is Kind.MULTI_VALUED)]
     column = same_kind.index(feature)
-    items, rows = catalog.history_features(rows)
-    table = items.take(torch.from_numpy(rows))
+    features, positions = catalog.history_features(rows)
+    table = features.take(torch.from_numpy(positions))
     if chosen.kind is not Kind.MULTI_VALUED:
         return [[value] if value >= FIRST_KNOWN_INDEX else [] for value in table.indices[:, column].tolist()]
     values, offsets = table.lists[column].values.tolist(), table.lists[column].offsets.tolist()

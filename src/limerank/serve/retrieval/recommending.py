@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+import numpy as np
+
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import UserState
 from limerank.serve.bundles.bundle import Bundle
@@ -32,6 +34,8 @@ Retrieval = str | OutsideRetriever | Sequence[str | OutsideRetriever]
 class Retrieving:
     """The retrieval of one request, parts of which may be at work."""
 
+    catalog: Catalog
+    """The catalog that the request keeps, whatever is upserted meanwhile."""
     names: list[str]
     by_state: Callable[[UserState], list[str] | None]
     """What can be found at once, given the user state; None stands for the whole catalog."""
@@ -63,23 +67,21 @@ class Retrievers:
     def start(
         self,
         wanted: Retrieval | None,
+        catalog: Catalog,
         user_id: str,
         count_of: Callable[[], int],
         task: int,
         record: RequestRecord,
-        catalog: Catalog,
     ) -> Retrieving:
-        """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on.
-
-        What was deleted since the bundle was exported is never found; what was upserted since, by the index's side.
-        """
-        outside, names = {}, []
+        """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on."""
+        outside: dict[str, OutsideRetriever] = {}
+        names: list[str] = []
         for one in self._listed(wanted):
             names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
             if not isinstance(one, str):
                 outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
         if "exact" in names:
-            return Retrieving(names, whole_catalog)
+            return Retrieving(catalog, names, whole_catalog)
         count = count_of()
         index = self.index() if "faiss" in names else None
         if "popular" in names:
@@ -90,10 +92,10 @@ class Retrievers:
             if index is None:
                 return []
             rows = index.retrieve(user, count, task)
-            known = catalog.without_deleted(self._bundle.item_ids.names_of(rows))
-            found = list(dict.fromkeys([*known, *catalog.changed_items()]))
+            upserted = catalog.overlay.served[0]  # few, and not in the index
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, catalog.overlay.absent)], upserted]))
             record.timeline.lap("retrieve")
-            return found
+            return list(dict.fromkeys(found))
 
         def from_outside() -> list[str]:
             found: list[str] = []
@@ -103,7 +105,7 @@ class Retrievers:
             record.timeline.lap("wait")
             return catalog.without_deleted(found)
 
-        return Retrieving(names, by_state, from_outside if beside else None)
+        return Retrieving(catalog, names, by_state, from_outside if beside else None)
 
     def _listed(self, wanted: Retrieval | None) -> list[str | OutsideRetriever]:
         """Retrievers one by one, checked."""

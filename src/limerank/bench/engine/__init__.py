@@ -1,0 +1,1 @@
+"""How fast a ranking is: real bundles, real engines, contestants interleaved in one process."""
