@@ -26,7 +26,7 @@ from limerank.models.incremental.windows import WindowReading
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.gated import Projected
 from limerank.nn.layers.xor import XorLayer
-from limerank.ops.link_pool import LinkPool, PoolState, merge_states
+from limerank.ops.link_pool import LinkPool, PoolState, add_states, merge_states
 from limerank.ops.xor_layer import fused_xor_stack, read_sources
 
 CHUNK = 1024
@@ -69,10 +69,7 @@ class LayerSums:
         return self.pool.append(state, keys, values)
 
     def merge(self, states: Sequence[PoolState]) -> PoolState:
-        if self.softmax:
-            return merge_states(states)
-        total = torch.stack([state.total for state in states]).sum(0)
-        return PoolState(states[0].level.clone(), states[0].mass.clone(), total)
+        return merge_states(states) if self.softmax else add_states(states)
 
     def bytes(self, state: PoolState) -> int:
         return state.bytes

@@ -7,6 +7,8 @@ values = LN(L^P) W_V + b
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,12 +21,15 @@ from limerank.models.lime_xor import LimeXORRanker
 from limerank.models.serving.context import RequestContext
 from limerank.models.serving.events import EventTable
 from limerank.nn.layers.attention import HeadProjection
-from limerank.ops.link_pool import LinkPool, PoolState
+from limerank.ops.dealing import Deal, in_order
+from limerank.ops.link_pool import LinkPool, PoolState, merge_states
 from limerank.ops.link_pool.pool import CHUNK
 from limerank.ops.xor_layer import fused_xor_stack
 
 WHOLE_BYTES = 2**22
 """Keys and values of a history up to this size are gathered at once; larger ones in chunks that stay in the cache."""
+PART = 2 * CHUNK
+"""Events that one work of those dealt pools; the cut depends on the history only, so sums do too."""
 
 
 class Projection:
@@ -42,8 +47,9 @@ class Projection:
 class LimePart:
     """All of a LIME ranker's user stage; subclasses personalize links in a way of their own."""
 
-    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int) -> None:
+    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
         self.ranker = ranker
+        self.deal = deal
         mix, options = ranker.context_mix, ranker.options
         self.heads = options.heads
         self.before = options.context == "before"
@@ -91,8 +97,8 @@ class LimePart:
 class PooledLinks(LimePart):
     """LIME-MHA: keys and values of events come from a table, so that only the attention is left."""
 
-    def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int) -> None:
-        super().__init__(ranker, items, bytes_allowed)
+    def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
+        super().__init__(ranker, items, bytes_allowed, deal)
         self.recency = ranker.recency
         projection = ranker.history_keys_values
         self.to_queries = Projection(ranker.link_queries)
@@ -120,17 +126,21 @@ class PooledLinks(LimePart):
         return pooled.transpose(1, 2).reshape(links.shape)
 
     def _streamed(self, queries: Tensor, vectors: Tensor, slots: Tensor) -> Tensor:
-        """The same for a long history, chunk by chunk."""
+        """The same for a long history: parts of it are dealt, and their sums merged in order."""
         pool = LinkPool(queries * self.scale)
-        heads, links, _ = queries.shape
-        width = self.projection.outputs[1]
-        state = PoolState.empty(heads, links, width // heads)
+        state = merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in slots.split(PART)]))
+        return state.finalize().transpose(0, 1).reshape(queries.shape[1], -1)
+
+    def _pooled(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
+        """What links read of some events, chunk by chunk."""
+        heads, links, _ = pool.queries.shape
+        state = PoolState.empty(heads, links, self.projection.outputs[1] // heads)
         buffer = vectors.new_empty(CHUNK, vectors.shape[1])
         for part in slots.split(CHUNK):
             rows = torch.index_select(vectors, 0, part, out=buffer[: len(part)])
             keys, values = self._split(rows)
             pool.add_chunk(state, keys.transpose(0, 1), values.transpose(0, 1), None)
-        return state.finalize().transpose(0, 1).reshape(links, width)
+        return state
 
     def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Keys [H, n, a] and values [H, n, v] of rows [n, H a + H v]."""
@@ -144,8 +154,8 @@ class PooledLinks(LimePart):
 class RefinedLinks(LimePart):
     """LIME-XOR: the layers' tensors are named once, and nothing is checked that the engine made itself."""
 
-    def __init__(self, ranker: LimeXORRanker, items: Features, bytes_allowed: int) -> None:
-        super().__init__(ranker, items, bytes_allowed)
+    def __init__(self, ranker: LimeXORRanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
+        super().__init__(ranker, items, bytes_allowed, deal)
         self.sum = ranker.options.readout == "sum"
         self.layers = ranker.stack.tensors() if ranker.stack.design.fusible else None
 
@@ -153,7 +163,7 @@ class RefinedLinks(LimePart):
         """X^(n)[T] - L^C, or with L^C left in it."""
         if self.layers is None:
             return super().personalize(links, inputs)
-        refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True)
+        refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True, deal=self.deal)
         return refined - links if self.sum else refined
 
 
