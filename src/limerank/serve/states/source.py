@@ -87,7 +87,7 @@ class UserSource:
 
     def context(self, asked: Asked) -> Tensor:
         """E^C [1, c]."""
-        users = self.reader.bundle.user_table.at(asked.user_row)
+        users = self.reader.bundle.user_table.take(torch.tensor([asked.user_row]))
         context: Tensor = self.ranker.context_tower(users, Features(torch.from_numpy(asked.context)))
         return context
 
