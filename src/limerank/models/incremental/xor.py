@@ -22,7 +22,7 @@ from torch.nn import functional
 from limerank.models.base import UserState
 from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading, bytes_of
 from limerank.models.incremental.rows import GrowingRows
-from limerank.models.incremental.windows import WindowReading
+from limerank.models.incremental.windows import Summary, WindowReading
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.gated import Projected
 from limerank.nn.layers.xor import XorLayer
@@ -32,7 +32,7 @@ from limerank.ops.xor_layer import fused_xor_stack, read_sources
 CHUNK = 1024
 
 
-class LayerSums:
+class LayerSums(Summary[PoolState]):
     """What the links [1, l, d] of one layer read of the rows before it: sums per head and link."""
 
     def __init__(self, layer: XorLayer, links: Tensor) -> None:
