@@ -7,6 +7,7 @@ values = LN(L^P) W_V + b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,6 +32,9 @@ WHOLE_BYTES = 2**22
 PART = 2 * CHUNK
 """Events that one work of those dealt pools; the cut depends on the history only, so sums do too."""
 
+ASKING_BYTES = 2**23
+"""Of links that are kept by their context: 128 contexts at d = 256 and 32 links."""
+
 
 class Projection:
     """LayerNorm and a linear map of rows [n, d], as `HeadProjection` has them, without its heads."""
@@ -44,12 +48,26 @@ class Projection:
         return torch.addmm(self.bias, torch.layer_norm(rows, *self.norm), self.matrix)
 
 
+@dataclass(frozen=True)
+class Asking:
+    """What a context alone makes of links, before a history is read: the same for every request with that context."""
+
+    links: Tensor
+    """Those [l, d] that read the history: L^C, or L itself when the context comes after."""
+    queries: Tensor | None
+    of_context: Tensor
+    head_part: Tensor
+    chosen: Tensor | None
+    scale: Tensor | None
+
+
 class LimePart:
     """All of a LIME ranker's user stage; subclasses personalize links in a way of their own."""
 
     def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
         self.ranker = ranker
         self.deal = deal
+        self._asking: dict[bytes, Asking] = {}
         mix, options = ranker.context_mix, ranker.options
         self.heads = options.heads
         self.before = options.context == "before"
@@ -61,26 +79,44 @@ class LimePart:
             self.shifted = self.links + mix.to_output.bias
         self.from_link, self.from_link_bias = _transposed(mix.from_link)
         self.to_output, self.to_output_bias = _transposed(mix.to_output)
+        self.contexts_kept = max(1, ASKING_BYTES // (8 * self.links.numel()))
 
     def encode(self, inputs: UserInputs) -> UserState:
         """`LimeRanker.encode_user` of one request."""
-        context = self.context(inputs)
-        of_context, head_part = self.context.parts(context)
-        selection, chosen, scale = self.ranker.selection, None, None
-        if selection is not None:
-            chosen, scale = selection(context)
-        links = personalized = self.personalize(self._reading(of_context, chosen), inputs)
+        asking = self.asking(self.context(inputs))
+        links = personalized = self.personalize(asking, inputs)
         if not self.before:
-            hidden = torch.addmm(self.from_link_bias + of_context, links, self.from_link).relu_()
+            hidden = torch.addmm(self.from_link_bias + asking.of_context, links, self.from_link).relu_()
             personalized = torch.addmm(self.to_output_bias, hidden, self.to_output).add_(links)
         values = self.to_values(personalized).view(1, len(personalized), self.heads, -1)
-        if selection is not None and chosen is not None and scale is not None:
-            values = selection.spread(values, chosen, scale)
-        return UserState((values.transpose(1, 2),), head_part)
+        selection = self.ranker.selection
+        if selection is not None and asking.chosen is not None and asking.scale is not None:
+            values = selection.spread(values, asking.chosen, asking.scale)
+        return UserState((values.transpose(1, 2),), asking.head_part)
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def asking(self, context: Tensor) -> Asking:
+        """What E^C [1, c] makes of links, found or computed; a full store of them is emptied."""
+        key = context.numpy().tobytes()
+        found = self._asking.get(key)
+        if found is None:
+            of_context, head_part = self.context.parts(context)
+            selection, chosen, scale = self.ranker.selection, None, None
+            if selection is not None:
+                chosen, scale = selection(context)
+            links = self._reading(of_context, chosen)
+            found = Asking(links, self.queries(links), of_context, head_part, chosen, scale)
+            if len(self._asking) >= self.contexts_kept:
+                self._asking = {}
+            self._asking[key] = found
+        return found
+
+    def queries(self, links: Tensor) -> Tensor | None:
+        """What the links ask the history, where that can be known beforehand."""
+        return None
+
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """L^P [l, d] from the links [l, d] that read the history: the ranker's own way."""
-        personalized: Tensor = self.ranker.personalize(links[None], inputs)[0]
+        personalized: Tensor = self.ranker.personalize(asking.links[None], inputs)[0]
         return personalized
 
     def _reading(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
@@ -108,16 +144,20 @@ class PooledLinks(LimePart):
         if ranker.encoding is None and type(ranker) is LimeMHARanker:  # a subclass may change E
             self.table = EventTable(ranker.item_tower, items, projection.together, bytes_allowed)
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def queries(self, links: Tensor) -> Tensor | None:
+        """Q_L [H, l, a]."""
+        return self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
+
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """softmax(Q_L K_E^T / sqrt(d_a)) V_E, heads side by side."""
         history = inputs.history
         found = None if self.table is None else self.table.find(history.item_of_event, history.events.indices)
-        if found is None:
-            return super().personalize(links, inputs)
+        links, queries = asking.links, asking.queries
+        if found is None or queries is None:
+            return super().personalize(asking, inputs)
         vectors, slots = found
         if not len(slots):
             return torch.zeros_like(links)
-        queries = self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
         if self.recency is None and 4 * len(slots) * vectors.shape[1] > WHOLE_BYTES:
             return self._streamed(queries, vectors, slots)
         bias = None if self.recency is None else self.recency(history.times, history.offsets).T[None, :, None]
@@ -159,10 +199,11 @@ class RefinedLinks(LimePart):
         self.sum = ranker.options.readout == "sum"
         self.layers = ranker.stack.tensors() if ranker.stack.design.fusible else None
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """X^(n)[T] - L^C, or with L^C left in it."""
         if self.layers is None:
-            return super().personalize(links, inputs)
+            return super().personalize(asking, inputs)
+        links = asking.links
         refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True, deal=self.deal)
         return refined - links if self.sum else refined
 

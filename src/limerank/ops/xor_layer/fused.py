@@ -138,9 +138,7 @@ def _walk(
 
 
 @torch.no_grad()
-def _walk_part(
-    sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool
-) -> Chunks:
+def _walk_part(sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Chunks:
     """Read some of the history, chunk by chunk, in sums and buffers of its own."""
     kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
     chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
