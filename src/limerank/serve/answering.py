@@ -51,7 +51,9 @@ class Stages:
         self.states = states
         stage = prepare_user_stage(bundle.ranker, bundle.item_table, deal=workers.deal)
         self.requests = RequestReader(bundle, by_row=True)
-        self.users = UserSource(bundle.manifest.id, stage.ranker, self.requests, encode=stage, embed=stage.history)
+        self.users = UserSource(
+            bundle.manifest.id, stage.ranker, self.requests, encode=stage, embed=stage.history, deal=workers.deal
+        )
         self.cost = UserStageCost()
         self.scorer = Scorer(bundle.ranker, bundle.rows)
         if self.scorer.worth_preparing:
