@@ -15,13 +15,21 @@ class GrowingRows:
         self.first, self.stop = first, first + len(rows)
         self._buffer, self._start = rows.clone(), 0
 
+    @classmethod
+    def unwritten(cls, count: int, like: Tensor, first: int = 0) -> GrowingRows:
+        """So many rows as wide as others, with room for more: write them to `all()` before anybody reads them."""
+        rows = cls(like[:0], first)
+        rows.stop = first + count
+        rows._buffer = _with_room(count, like)
+        return rows
+
     def append(self, rows: Tensor) -> None:
         """Add rows at the end."""
         kept, added = self.stop - self.first, len(rows)
         end = self._start + kept
         if end + added > len(self._buffer):
             # a new buffer: an old one may still be read by whoever was given rows of it
-            grown = self._buffer.new_empty(kept + added + (kept + added) // SPARE, *self._buffer.shape[1:])
+            grown = _with_room(kept + added, self._buffer)
             torch.narrow(grown, 0, 0, kept).copy_(self._buffer[self._start : end])
             self._buffer, self._start, end = grown, 0, kept
         self._buffer[end : end + added] = rows
@@ -45,3 +53,7 @@ class GrowingRows:
     def bytes(self) -> int:
         """Memory of the buffer."""
         return self._buffer.numel() * self._buffer.element_size()
+
+
+def _with_room(count: int, like: Tensor) -> Tensor:
+    return like.new_empty(count + count // SPARE, *like.shape[1:])

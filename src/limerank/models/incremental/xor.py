@@ -104,10 +104,9 @@ class XorReading(WindowReading[PoolState]):
 
     def __init__(self, summary: LayerSums, events: Events, first: int, kept: tuple[Tensor, ...], rows: bool) -> None:
         super().__init__(summary, events.part(0, 0), first, kept)
-        after = torch.empty_like(events.rows) if rows else None
-        self.newest = summary.pass_over(events.rows, after)
+        self.rows = GrowingRows.unwritten(len(events), events.rows, first) if rows else None
+        self.newest = summary.pass_over(events.rows, None if self.rows is None else self.rows.all())
         self.stop = first + len(events)
-        self.rows = None if after is None else GrowingRows(after, first)
 
     def append(self, events: Events) -> None:
         super().append(events)
