@@ -7,7 +7,9 @@ import pytest
 from limerank.bench.engine.goals import LARGE, judge
 from limerank.bench.engine.results import Append, EngineBench, EngineRow, Exported
 from limerank.bench.engine.run import run_engine_bench
+from limerank.bench.engine.stale import run_state_bench
 from limerank.bench.train.results import Spread
+from limerank.data.sources.simulated import SimulatedConfig
 from limerank.progress import Progress
 
 
@@ -90,3 +92,20 @@ def test_goals_are_judged_by_the_rows_they_name() -> None:
         "lime-mha: one event more, history 16,384, of reading it anew": ("1/1,053", True),
         "export, lime-mha, d 32, 2 threads, against 17,000 items per second": ("2.94 times", False),
     }
+
+
+def test_stale_states_are_compared_with_exact_ones() -> None:
+    """A larger budget reads anew less often; what it changes is told, and a tiny budget approximates nothing."""
+    log = SimulatedConfig(users=12, items=60, topics=4, sessions=8, slots=3, seed=3)
+    result = run_state_bench(Progress(quiet=True), users=4, events=4, epochs=1, budgets=(1e-9, 10.0), config=log)
+    assert [(row.activation, row.budget) for row in result.rows] == [
+        ("silu", 1e-9),
+        ("silu", 10.0),
+        ("softmax", 1e-9),
+        ("softmax", 10.0),
+    ]
+    for row in result.rows:
+        assert row.requests == 16
+        if row.budget == 10.0:
+            assert row.appended_fraction == 1
+            assert 0 < row.mean_change < row.largest_change
