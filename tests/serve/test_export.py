@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
-from limerank.errors import ConflictError
+from limerank.errors import ConflictError, UnavailableError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.dealing import in_order
 from limerank.progress import Progress
@@ -242,6 +243,20 @@ def test_nobody_begins_to_work_on_what_is_being_collected(
     monkeypatch.setattr(fcntl, "flock", take_late)
     with pytest.raises(ConflictError, match="another process is exporting"), files.locked(lock, "exporting"):
         pytest.fail("a lock that nobody else sees")
+
+
+@pytest.mark.parametrize("limit", [4000, 40_000])
+def test_a_full_disk_is_named(own: Ranker, dataset: StoredDataset, tmp_path: Path, limit: int) -> None:
+    """Whoever writes raises its own error: for weights it is safetensors', for rows the system's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(UnavailableError, match=r"no room left on the device; .*: free some, then export again"):
+            exported(own, dataset, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert BundleStore(tmp_path).ids() == []
+    assert exported(own, dataset, tmp_path).bundle.manifest.items == 201
 
 
 def test_the_command_tells_what_it_took(runs: dict[str, Run], tmp_path: Path) -> None:
