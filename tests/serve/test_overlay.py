@@ -278,6 +278,7 @@ def test_the_next_request_of_every_engine_sees_it(store: Path) -> None:
 def test_kept_states_are_of_the_features_they_were_computed_from(store: Path) -> None:
     """New items may be added without computing anything anew; replacing one that a history names may not."""
     engine, other = Engine.open(store), Engine.open(store, states=0)
+    engine.stages.users.least_events = 0  # of histories this short only finished states would be kept
     engine.upsert([Item("x", features(1))])
     history = [Event("x", {"clicked": 1})]
 

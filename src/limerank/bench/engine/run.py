@@ -93,6 +93,7 @@ def run_engine_bench(
     long: int = LONG,
     threads: Sequence[int] | None = None,
     repeats: int = 9,
+    epochs: int = EPOCHS,
     skylines: bool = True,
 ) -> EngineBench:
     """Measure all groups in a temporary folder, which takes about 2 GB for a million items."""
@@ -103,7 +104,7 @@ def run_engine_bench(
         path = Path(folder)
         progress.say("making a large catalog and a trained ranker of it")
         dataset = made_up_dataset(path / "large", items, [100])
-        large = made_up_export(dataset, _options("lime-mha", LARGE_SIZES), path / "large-bundle", epochs=EPOCHS)
+        large = made_up_export(dataset, _options("lime-mha", LARGE_SIZES), path / "large-bundle", epochs=epochs)
         rows, read_ms = _measure_large(large.bundle, counts, repeats, progress)
         dataset = made_up_dataset(path / "industrial", industrial_items, (SHORT, 100, long))
         exported = {
