@@ -100,11 +100,11 @@ class BundleStore:
         """
         kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
         removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
-        leftovers = [f.name for f in self._folders() if files.is_leftover(f) or (is_unfinished(f) and not _busy(f))]
-        for name in [*removed, *leftovers]:
+        removed += [folder.name for folder in self._folders() if files.is_leftover(folder)]
+        for name in removed:
             shutil.rmtree(self.path / BUNDLES / name)
             shutil.rmtree(self.path / INDEXES / name, ignore_errors=True)
-        return [*removed, *leftovers]
+        return removed + [folder.name for folder in filter(is_unfinished, self._folders()) if _collected(folder)]
 
     def _folders(self) -> list[Path]:
         folder = self.path / BUNDLES
@@ -123,9 +123,11 @@ def is_unfinished(folder: Path) -> bool:
     return folder.name.endswith(UNFINISHED_ENDING)
 
 
-def _busy(folder: Path) -> bool:
+def _collected(folder: Path) -> bool:
+    """Delete an unfinished export, unless somebody works on it; nobody can begin to while it disappears."""
     try:
         with files.locked(folder / LOCK, "exporting"):
-            return False
+            shutil.rmtree(folder)
     except ConflictError:
-        return True
+        return False
+    return True

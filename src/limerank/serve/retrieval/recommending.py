@@ -84,16 +84,21 @@ class Retrievers:
             return Retrieving(catalog, names, whole_catalog)
         count = count_of()
         index = self.index() if "faiss" in names else None
+        gone = catalog.overlay.absent  # what is prepared of the bundle still has these, and so is asked for more
+
+        def popular(user_id: str, count: int) -> list[str]:
+            return catalog.without_deleted(self.popular()(user_id, count + len(gone)))[:count]
+
         if "popular" in names:
-            outside["popular"] = self.popular()
+            outside["popular"] = popular
         beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
 
         def by_state(user: UserState) -> list[str]:
             if index is None:
                 return []
-            rows = index.retrieve(user, count, task)
+            rows = index.retrieve(user, count + len(gone), task)
             upserted = catalog.overlay.served[0]  # few, and not in the index
-            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, catalog.overlay.absent)], upserted]))
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, gone)][:count], upserted]))
             record.timeline.lap("retrieve")
             return list(dict.fromkeys(found))
 
@@ -101,7 +106,7 @@ class Retrievers:
             found: list[str] = []
             for one in beside:
                 result = one.result()
-                found += self.popular()(user_id, count) if result is None else result
+                found += popular(user_id, count) if result is None else result
             record.timeline.lap("wait")
             return catalog.without_deleted(found)
 
