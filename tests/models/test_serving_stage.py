@@ -176,7 +176,9 @@ def test_a_table_keeps_to_its_bytes_and_to_what_was_read() -> None:
         history = request(BUILT_IN, items, 40, seed).history
         with torch.no_grad():
             expected = tower_.history(history)
-        torch.testing.assert_close(table(history.item_of_event, history.events.indices), expected, rtol=1e-5, atol=1e-6)
+        with torch.inference_mode(seed % 2 == 0):  # who fills a table may be in another mode than who replaced it
+            found = table(history.item_of_event, history.events.indices)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert 0 < table.bytes <= allowed
     assert torch.equal(held[0].index_select(0, held[1]), before)
 

@@ -80,7 +80,7 @@ class Stages:
         used = asked.count - self.requests.first_kept(asked)
         version = None if self.states is None else self.requests.version(asked)
         users = self.users if version is None else self.users.of_version(version + self.kind)
-        if self.states is None or version is None or not self.states.knows(users, asked.user_id):
+        if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
             readable = events_in_time(record, self.cost, used)
             if readable < used:
                 return EncodedRequest(users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
