@@ -202,10 +202,11 @@ def test_bytes_are_those_of_the_tensors_held() -> None:
     ranker, user, inputs = setting("lime-mha")
     with torch.inference_mode():
         reading = started(ranker, user, inputs, 20)
-        heads, links, width, number = 2, 4, 4, 8
-        state = heads * links * (8 + number + number + number * width)
+        heads, links, width, number = 2, 4, 8, 8
+        # absorbed: whole rows per head and link, projected only in states of the past
+        newest, state = (heads * links * (8 + number + number + number * one) for one in (width, width // heads))
         queries = heads * links * width * number
-        assert reading.bytes == state + queries
+        assert reading.bytes == newest + queries
         assert isinstance(reading, WindowReading)
         reading.drop(1, lambda start, stop: events_of(ranker, inputs, start, stop))
         assert reading.older is not None
@@ -213,7 +214,7 @@ def test_bytes_are_those_of_the_tensors_held() -> None:
         block = reading.older.block
         assert block.times is not None
         rows = block.rows.numel() * 8 + block.times.numel() * 8
-        assert reading.bytes == 2 * state + queries + sum(states.values()) + rows
+        assert reading.bytes == newest + state + queries + sum(states.values()) + rows
 
 
 def test_growing_rows_keep_what_was_handed_out() -> None:

@@ -51,7 +51,7 @@ class Stages:
         self.bundle = bundle
         self.workers = workers
         self.states = states
-        stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        stage = prepare_user_stage(bundle.ranker, bundle.item_table, deal=workers.deal)
         self.requests = RequestReader(bundle, by_row=True)
         self.users = UserSource(
             bundle.manifest.id,

@@ -22,17 +22,17 @@ from torch.nn import functional
 from limerank.models.base import UserState
 from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading, bytes_of
 from limerank.models.incremental.rows import GrowingRows
-from limerank.models.incremental.windows import WindowReading
+from limerank.models.incremental.windows import Summary, WindowReading
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.gated import Projected
 from limerank.nn.layers.xor import XorLayer
-from limerank.ops.link_pool import LinkPool, PoolState, merge_states
+from limerank.ops.link_pool import LinkPool, PoolState, add_states, merge_states
 from limerank.ops.xor_layer import fused_xor_stack, read_sources
 
 CHUNK = 1024
 
 
-class LayerSums:
+class LayerSums(Summary[PoolState]):
     """What the links [1, l, d] of one layer read of the rows before it: sums per head and link."""
 
     def __init__(self, layer: XorLayer, links: Tensor) -> None:
@@ -69,10 +69,7 @@ class LayerSums:
         return self.pool.append(state, keys, values)
 
     def merge(self, states: Sequence[PoolState]) -> PoolState:
-        if self.softmax:
-            return merge_states(states)
-        total = torch.stack([state.total for state in states]).sum(0)
-        return PoolState(states[0].level.clone(), states[0].mass.clone(), total)
+        return merge_states(states) if self.softmax else add_states(states)
 
     def bytes(self, state: PoolState) -> int:
         return state.bytes
