@@ -185,8 +185,8 @@ def test_the_largest_norm_of_the_box_is_a_maximum(rows: int, hidden: int, seed: 
     matrices = torch.randn(2, rows, hidden, generator=generator, dtype=torch.float64)
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * hidden).reshape(-1, hidden).double() * weight.double()
     largest = (matrices @ corners.T).norm(dim=1).amax(1)
-    found = later.largest_norms(matrices, matrices.norm(dim=1))
-    assert (found >= largest).all()
+    found = later.largest_norms(matrices.float(), matrices.norm(dim=1))
+    assert (found * (1 + 1e-5) >= largest).all()
     assert (found <= largest * (2 + hidden)).all()
 
 

@@ -84,7 +84,7 @@ class IntegerRows:
         columns, hidden = len(of_row.step), len(of_part.step)
         rows = torch.zeros(len(store), padded(max(columns, 1)), dtype=torch.uint8)
         head_part = torch.empty(len(store), hidden, dtype=torch.uint8)
-        norms = torch.empty(len(store), 4)
+        norms = torch.empty(4, len(store)).T  # a column is read at a time
         grouped = (groups, -1) if groups and columns and not columns % groups else (1, columns)
         sums = (of_row.lowest + of_row.step * of_row.mean).reshape(grouped).sum(1)
 
