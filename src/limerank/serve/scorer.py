@@ -108,7 +108,7 @@ class Scorer:
         """Measure what pays, and if integers do, derive integer rows: a second or two per million items and core."""
         found = pays_from(self._shape()) if self.worth_preparing else None
         if found is not None and found <= len(self.store):
-            rows = IntegerRows.of(self.store, deal)
+            rows = IntegerRows.of(self.store, deal, groups=self.ranker.row_shape()[0])
             self._product = fast(rows.rows.shape[1], rows.hidden)
             self.pays_from, self.integer_rows = found, rows
 
