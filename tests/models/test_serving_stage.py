@@ -20,6 +20,7 @@ from limerank.bench.made_up import BUILT_IN, MINUTE, random_features, random_ite
 from limerank.data.batches import distinct_items
 from limerank.models import RANKERS, Ranker, UserState, build_ranker
 from limerank.models.serving import EventTable, lime, prepare_user_stage, tower
+from limerank.models.serving.events import BYTES_ALLOWED
 from limerank.ops.xor_layer import fused
 from limerank.schema import EncodedFeature, FeatureSpace, Kind
 
@@ -87,9 +88,11 @@ def assert_same(got: UserState, expected: UserState) -> None:
         assert torch.equal(got.offsets, expected.offsets)
 
 
-def check(ranker: Ranker, space: FeatureSpace, lengths: tuple[int, ...] = (0, 1, 7, 60, 7), **limits: int) -> None:
+def check(
+    ranker: Ranker, space: FeatureSpace, lengths: tuple[int, ...] = (0, 1, 7, 60, 7), bytes_allowed: int = BYTES_ALLOWED
+) -> None:
     items = random_items(space, ITEMS)
-    stage = prepare_user_stage(ranker, items, **limits)
+    stage = prepare_user_stage(ranker, items, bytes_allowed)
     for seed, events in enumerate(lengths):
         inputs = request(space, items, events, seed)
         with torch.inference_mode():
