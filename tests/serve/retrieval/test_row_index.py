@@ -118,6 +118,11 @@ def test_an_index_goes_with_its_bundle(faiss_engine: Engine) -> None:
     (store.path / "ACTIVE.json").write_text(f'{{"current": "{newer.name}", "previous": null}}')
     assert store.collect(1) == [old.name]
     assert not index_path(faiss_engine.bundle).exists()
+    assert faiss_engine.recommend("u2", retriever="faiss").item_ids  # the engine keeps its bundle, and makes it anew
+    kept = store.path / "indexes" / newer.name
+    kept.mkdir()
+    assert store.collect(1) == []
+    assert list(kept.parent.iterdir()) == [kept]
 
 
 def test_what_an_index_cannot_be_is_refused(faiss_engine: Engine) -> None:
