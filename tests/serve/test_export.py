@@ -167,7 +167,7 @@ def test_what_was_damaged_meanwhile_is_computed_again(
 
     with monkeypatch.context() as late:
         late.setattr(files, "record_files", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(UnavailableError, match="no room left"):
             exported(own, dataset, tmp_path / "store")
     (folder,) = unfinished(tmp_path / "store")
     damage(folder / file)

@@ -390,6 +390,10 @@ def test_calls_that_cannot_be_meant(store: Path) -> None:
         ([("x", features(1))], "tuple is no Item"),
         ("x", "str is no list of items"),
         (pl.DataFrame({"id": ["x"]}), "column 'item_id' is missing"),
+        ([Item("half \ud800", features(1))], "has half a character"),
+        ([Item("x", features(1), "half \udfff")], "has half a character"),
+        ([Item("x", {**features(1), "title": "\ud800"})], "feature 'title' is hashed, but .* has half a character"),
+        ([Item("x", {**features(1), "tags": ["\ud800"]})], "feature 'tags' is multi_valued, but .* has half"),
         ([Item("x", features(1), display=5)], "display 5 is not a text"),  # type: ignore[arg-type]
     ):
         with pytest.raises(UsageError, match=message):

@@ -103,12 +103,22 @@ class BundleStore:
         removed += [folder.name for folder in self._folders() if files.is_leftover(folder)]
         for name in removed:
             shutil.rmtree(self.path / BUNDLES / name)
-            shutil.rmtree(self.path / INDEXES / name, ignore_errors=True)
+        for index in self._useless_indexes():
+            shutil.rmtree(index, ignore_errors=True)
         return removed + [folder.name for folder in filter(is_unfinished, self._folders()) if _collected(folder)]
 
-    def _folders(self) -> list[Path]:
-        folder = self.path / BUNDLES
+    def _folders(self, kind: str = BUNDLES) -> list[Path]:
+        folder = self.path / kind
         return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+    def _useless_indexes(self) -> list[Path]:
+        """Of bundles that are gone, even if an engine that has one open made it later; and interrupted leftovers."""
+        ids = set(self.ids())
+        return [
+            folder
+            for folder in self._folders(INDEXES)
+            if files.is_leftover(folder) or folder.name.partition(files.STAGING_MARK)[0] not in ids
+        ]
 
     def _active(self) -> Active:
         path = self.path / ACTIVE
