@@ -69,7 +69,7 @@ class Stages:
             workers.run(partial(self.scorer.prepare, workers.deal))
 
     def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
-        """The user stage, over as many events as there is time for, unless a state is kept of the user."""
+        """The user stage, over as many events as there is time for, unless a kept state answers the request."""
         encoded = self._encoded(asked, record)
         took = record.timeline.lap("user")
         if encoded.how == "computed":

@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor
 
 from limerank.models import UserState
-from limerank.models.incremental import Reading
+from limerank.models.incremental import Reading, bytes_of
 from limerank.serve.requests import Asked
 from limerank.serve.states.source import UserSource
 
@@ -174,5 +174,4 @@ class Entry:
 
 def state_bytes(state: UserState) -> int:
     """Memory of a finished state."""
-    tensors = [*state.memory, state.head_part, *([] if state.history is None else [state.history.rows])]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return bytes_of([*state.memory, state.head_part, *([] if state.history is None else [state.history.rows])])
