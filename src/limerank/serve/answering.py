@@ -59,6 +59,7 @@ class Stages:
             self.requests,
             encode=stage,
             embed=stage.history,
+            deal=workers.deal,
             stale_budget=stale_budget,
         )
         # exact and approximate engines may have states in common, which must not be mixed up

@@ -22,6 +22,7 @@ from limerank.models.pma import PMARanker
 from limerank.nn.layers.attention import EPSILON, HeadProjection
 from limerank.nn.recency import days
 from limerank.ops.cost import absorption
+from limerank.ops.dealing import Deal, in_order
 from limerank.ops.link_pool import LinkPool, PoolState, absorb_keys, merge_states, pool_absorbed, project_state
 
 LONG = 1 << 20
@@ -53,7 +54,10 @@ class KeysValues:
 class PoolSummary(Summary[PoolState]):
     """Histories as `PoolState`s of projected values, for queries [H, l, a] that are scaled already."""
 
-    def __init__(self, queries: Tensor, projection: KeysValues, decay: Tensor | None = None) -> None:
+    def __init__(
+        self, queries: Tensor, projection: KeysValues, decay: Tensor | None = None, deal: Deal = in_order
+    ) -> None:
+        self.deal = deal
         self.projection, self.maps = projection, projection.tensors
         heads, links, _ = queries.shape
         choice = absorption(links=links, heads=heads, width=self.maps.key_weight.shape[1])
@@ -67,7 +71,7 @@ class PoolSummary(Summary[PoolState]):
 
     def begin(self, events: Events) -> PoolState:
         if self.absorbs:
-            return pool_absorbed(events.rows, self.pool, self.maps, self._days(events))
+            return pool_absorbed(events.rows, self.pool, self.maps, self._days(events), self.deal)
         keys, values = self.projection(events.rows)
         return self.pool.pool(keys, values, self._days(events))
 
@@ -117,7 +121,7 @@ class LinkPoolUser(IncrementalUser):
         links, chosen = self.ranker.reading_links(context)
         (queries,) = self.ranker.link_queries(links)
         queries = queries[0].transpose(0, 1).mul(queries.shape[-1] ** -0.5)
-        summary = PoolSummary(queries, self.projection, self.decay)
+        summary = PoolSummary(queries, self.projection, self.decay, self.deal)
         if not self.by_context:  # the links are those of every user
             self.summary = summary
             return WindowReading(summary, events, first)
@@ -143,7 +147,7 @@ class SeedPoolUser(IncrementalUser):
     def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:
         queries, own = self.ranker.seed_queries(self.ranker.context_mix(self.ranker.seeds(), context))
         queries = queries[0].transpose(0, 1).mul(queries.shape[-1] ** -0.5)
-        summary = PoolSummary(queries, self.projection)
+        summary = PoolSummary(queries, self.projection, deal=self.deal)
         return WindowReading(summary, events, first, (summary.pool.queries, own))
 
     def finish(self, reading: Reading, context: Tensor) -> UserState:
