@@ -58,7 +58,7 @@ class IntegerHead:
             common = offset + rows.sums @ mean
             of_sums = float(torch.linalg.vector_norm(mean.abs() @ later.farthest))
         matrix = given * row_step[:, None]
-        largest = torch.linalg.vector_norm(matrix, torch.inf, dim=0) if len(matrix) else torch.zeros_like(step)
+        largest = matrix.abs().amax(0) if len(matrix) else torch.zeros_like(step)
         scale = (largest / (LARGEST * step)).clamp(min=SMALLEST_SCALE).float()
         wide = scale.double() * step
         rounded = (matrix * wide.reciprocal()).round_()

@@ -5,7 +5,7 @@ from the stored rows when a catalog is opened, never stored itself. What makes t
 a guess are four numbers per item: in levels the norm of the row's f, that of the head part's f, and the distance of the
 row's q from the mean row (`bounds.py`); and the distance of the sums of its groups from the mean sums.
 
-Attention weights of a head add up to 1. Where the sums of groups of columns are the same for all items, what a request's
+Attention weights of a head add up to 1. Where sums of groups of columns are the same for all items, what a request's
 matrix has in common within a group adds the same to all, and only the rest must be rounded (`request.py`).
 
 One value far beyond all others would make the steps of its column coarse for everybody. So a range is cut off where
