@@ -5,7 +5,7 @@ from __future__ import annotations
 from limerank.errors import ArgumentError
 from limerank.models.base import Ranker
 from limerank.models.incremental.pools import LinkPoolUser, SeedPoolUser
-from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading
+from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading, bytes_of
 from limerank.models.incremental.recurrences import LightningUser, MambaUser
 from limerank.models.incremental.rows import GrowingRows
 from limerank.models.incremental.sums import OuterSumUser, RandomFeatureUser, RowSumUser
@@ -22,7 +22,7 @@ from limerank.models.ttsn import TTSNRanker
 from limerank.nn.encodings import KEEPS_CACHES
 from limerank.ops.dealing import Deal, in_order
 
-__all__ = ["Events", "Fetch", "GrowingRows", "IncrementalUser", "Reading", "incremental_user"]
+__all__ = ["Events", "Fetch", "GrowingRows", "IncrementalUser", "Reading", "bytes_of", "incremental_user"]
 
 
 def incremental_user(

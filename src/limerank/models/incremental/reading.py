@@ -90,5 +90,6 @@ class IncrementalUser(ABC):
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Memory of tensors that share none."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    """Memory that tensors keep alive: a view keeps all of what it is a view of, and views of one tensor share it."""
+    kept = {memory.data_ptr(): memory.nbytes() for memory in (tensor.untyped_storage() for tensor in tensors)}
+    return sum(kept.values())

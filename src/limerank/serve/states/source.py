@@ -62,6 +62,11 @@ class UserSource:
         return asked.count - self.reader.first_kept(asked) >= self.least_events
 
     @property
+    def exact(self) -> bool:
+        """Whether a grown state is what would be computed from nothing."""
+        return self.grows is None or self.grows.exact
+
+    @property
     def slides(self) -> bool:
         """Whether a kept state can forget the oldest events: positions from the start shift with the window."""
         return self.grows is not None and self.grows.slides and self.ranker.options.encoding != "position"
