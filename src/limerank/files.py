@@ -147,7 +147,7 @@ def locked(path: Path, doing: str, option: str = "--out") -> Iterator[None]:
             raise ConflictError(said) from None
         if not os.fstat(
             handle.fileno()
-        ).st_nlink:  # its last holder deleted the folder: nobody else would see this lock
+        ).st_nlink:  # its last holder deleted it: nobody else would see this lock
             raise ConflictError(said)
         yield
 
