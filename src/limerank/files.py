@@ -145,7 +145,7 @@ def locked(path: Path, doing: str, option: str = "--out") -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(said) from None
-        if not os.fstat(handle.fileno()).st_nlink:  # its last holder deleted it: nobody else would see this lock
+        if not os.fstat(handle.fileno()).st_nlink:  # its holder deleted the folder: nobody would see this lock
             raise ConflictError(said)
         yield
 

@@ -16,7 +16,7 @@ from limerank.progress import Progress
 @pytest.fixture(scope="module")
 def result() -> EngineBench:
     return run_engine_bench(
-        Progress(quiet=True), items=1500, industrial_items=1100, long=40, threads=[1, 2], repeats=1, epochs=0
+        Progress(quiet=True), items=1500, industrial_items=1100, long=40, threads=[1, 2], repeats=1, epochs=0, ids=1000
     )
 
 
@@ -40,6 +40,8 @@ def test_times_are_those_of_the_stages(result: EngineBench) -> None:
         assert 0 < row.interact_ms < row.total_ms
         assert row.total.least <= row.total_ms <= row.total.most
     assert set(result.read_ms) == {"1", "2"}
+    assert result.ids.ids == 1000
+    assert any("1,000 ids" in goal.name for goal in result.goals)
     assert [one.model for one in result.appends] == ["lime-mha", "lime-xor"]
     assert [one.width for one in result.exports] == [32, 256]
 

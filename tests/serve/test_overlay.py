@@ -453,3 +453,14 @@ def test_explanations_read_the_overlay(store: Path) -> None:
     logits = np.array([candidate.logit for candidate in explanation.candidates])
     scores = engine.score(engine.encode_user("3", events=events), asked)[:, 0]
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
+
+
+def test_a_catalog_without_items_is_still_the_catalog_of_a_history(store: Path) -> None:
+    """Everything is deleted, the new item, too; its event is read with its features, as that of any deleted item."""
+    engine = Engine.open(store)
+    engine.upsert([Item("new", {"title": "title 3", "tags": ["t1"], "image": [1.0, 2.0, 3.0, 4.0]})])
+    before = engine.user_inputs("3", {}, [Event("new", {"clicked": 1})])[0].history
+    engine.delete(["new", *(str(number) for number in range(ITEMS))])
+    assert len(engine.catalog) == 0
+    after = engine.user_inputs("3", {}, [Event("new", {"clicked": 1})])[0].history
+    np.testing.assert_array_equal(after.items.indices[after.item_of_event], before.items.indices[before.item_of_event])

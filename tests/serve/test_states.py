@@ -60,12 +60,15 @@ def built(form: dict[str, Any], bundle: Bundle) -> UserSource:
 class Oracle:
     """Asks kept states and computes the same anew."""
 
-    def __init__(self, source: UserSource, states: UserStates) -> None:
-        self.source, self.states = source, states
+    def __init__(self, source: UserSource, states: UserStates, *, alone: bool = True) -> None:
+        self.source, self.states, self.alone = source, states, alone
 
     def check(self, user_id: str, device: str, events: Sequence[Event], now: int | None = None) -> str:
         asked = self.source.reader.ask(user_id, {"device": device}, events, now)
+        known = self.states.knows(self.source, asked)
         found = self.states.encode(self.source, asked)
+        if self.alone:  # whoever is short of time is told before what will happen
+            assert known == (found.how != "computed")
         with torch.inference_mode():
             expected = self.source.ranker.encode_user(self.source.reader.inputs(asked))
         pairs = zip((*found.state.memory, found.state.head_part), (*expected.memory, expected.head_part), strict=True)
@@ -286,7 +289,7 @@ def test_eight_threads_get_the_answers_of_one(engine: Engine) -> None:
 
     def ask(request: tuple[str, list[Event], str]) -> str:
         user, events, device = request
-        return Oracle(slow, states).check(user, device, events)
+        return Oracle(slow, states, alone=False).check(user, device, events)
 
     with ThreadPoolExecutor(8) as executor:
         hows = list(executor.map(ask, requests))
@@ -309,6 +312,9 @@ def test_an_error_leaves_nothing_half_changed(engine: Engine, monkeypatch: pytes
         patch.setattr(source.grows, "finish", broken)
         with pytest.raises(MemoryError):
             oracle.check("nobody", "tv", clicks(6))
+        with pytest.raises(MemoryError):
+            oracle.check("u1", "tv", clicks(1))
+    assert (states.counts().users, states.counts().bytes) == (0, 0)  # nor users without a size, who would stay for ever
     assert oracle.check("nobody", "tv", clicks(6)) == "computed"
 
 

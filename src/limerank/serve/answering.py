@@ -51,7 +51,7 @@ class Stages:
         self.bundle = bundle
         self.workers = workers
         self.states = states
-        stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        stage = prepare_user_stage(bundle.ranker, bundle.item_table, deal=workers.deal)
         self.requests = RequestReader(bundle, by_row=True)
         self.users = UserSource(
             bundle.manifest.id,
@@ -59,6 +59,7 @@ class Stages:
             self.requests,
             encode=stage,
             embed=stage.history,
+            deal=workers.deal,
             stale_budget=stale_budget,
         )
         # exact and approximate engines may have states in common, which must not be mixed up
@@ -69,7 +70,7 @@ class Stages:
             workers.run(partial(self.scorer.prepare, workers.deal))
 
     def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
-        """The user stage, over as many events as there is time for, unless a state is kept of the user."""
+        """The user stage, over as many events as there is time for, unless a kept state answers the request."""
         encoded = self._encoded(asked, record)
         took = record.timeline.lap("user")
         if encoded.how == "computed":
@@ -80,7 +81,7 @@ class Stages:
         used = asked.count - self.requests.first_kept(asked)
         version = None if self.states is None else self.requests.version(asked)
         users = self.users if version is None else self.users.of_version(version + self.kind)
-        if self.states is None or version is None or not self.states.knows(users, asked.user_id):
+        if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
             readable = events_in_time(record, self.cost, used)
             if readable < used:
                 return EncodedRequest(users.encode(asked.latest(readable)), asked.known_user, readable, "computed")

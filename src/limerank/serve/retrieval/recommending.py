@@ -74,24 +74,21 @@ class Retrievers:
         record: RequestRecord,
     ) -> Retrieving:
         """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on."""
-        outside: dict[str, OutsideRetriever] = {}
-        names: list[str] = []
-        for one in self._listed(wanted):
-            names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
-            if not isinstance(one, str):
-                outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
-        if "exact" in names:
+        listed = self._listed(wanted)
+        names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in listed]
+        if "exact" in listed:  # not in names: a callable may be called anything
             return Retrieving(catalog, names, whole_catalog)
         count = count_of()
-        index = self.index() if "faiss" in names else None
+        index = self.index() if "faiss" in listed else None
         gone = catalog.overlay.absent  # what is prepared of the bundle still has these, and so is asked for more
 
-        def popular(user_id: str, count: int) -> list[str]:
-            return catalog.without_deleted(self.popular()(user_id, count + len(gone)))[:count]
+        def popular(user_id: str, wanted: int) -> list[str]:
+            return catalog.without_deleted(self.popular()(user_id, wanted + len(gone)))[:wanted]
 
-        if "popular" in names:
-            outside["popular"] = popular
-        beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
+        outside = [(name, one) for name, one in zip(names, listed, strict=True) if not isinstance(one, str)]
+        if "popular" in listed:
+            outside.append(("popular", popular))
+        beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside]
 
         def by_state(user: UserState) -> list[str]:
             if index is None:
