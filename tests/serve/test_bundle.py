@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from limerank import files
 from limerank.api.run import Run
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import BundleError, ConflictError
+from limerank.errors import BundleError, ConflictError, UnavailableError
 from limerank.models import build_ranker
 from limerank.progress import Progress
 from limerank.serve.bundles.bundle import Bundle, tensors_of
@@ -203,14 +203,14 @@ def test_an_export_on_a_full_disk_publishes_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("limerank.serve.bundles.offline.files.write_json", disk_full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UnavailableError, match="no room left"):
         runs["ttsn"].publish(tmp_path / "store", quiet=True)
     store = BundleStore(tmp_path / "store")
     assert (store.ids(), store.current_id()) == ([], None)
     (left,) = (store.path / "bundles").iterdir()
     assert store.collect(keep=1) == [left.name]
     monkeypatch.setattr("limerank.serve.bundles.offline.save_file", disk_full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UnavailableError, match="no room left"):
         runs["ttsn"].publish(tmp_path / "store", quiet=True)
     assert list((tmp_path / "store" / "bundles").iterdir()) == []
 

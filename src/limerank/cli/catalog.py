@@ -63,7 +63,7 @@ def list_items(
     ids: Annotated[list[str] | None, typer.Argument(help="Items to look up; default: all that were changed.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Where items come from (bundle, overlay, deleted, unknown) and as of when their rows are."""
+    """Where items come from (bundle, overlay, deleted, unfit, unknown) and as of when their rows are."""
     live = _catalog(store)
     found = live.current().status(ids) if ids else live.changed()
     if as_json:

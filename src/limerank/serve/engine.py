@@ -297,7 +297,7 @@ class Engine:
         return self.live_catalog.delete(item_ids)
 
     def item_status(self, item_ids: Iterable[object]) -> list[ItemStatus]:
-        """Where each item's row comes from (bundle, overlay, deleted, unknown) and as of when it is."""
+        """Where each item's row comes from (bundle, overlay, deleted, unfit, unknown) and as of when it is."""
         return self.catalog.status(checked_ids(item_ids, "item_ids"))
 
     def _task(self, task: str | None) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,12 +20,15 @@ from limerank.batch import Features
 from limerank.errors import ConflictError
 from limerank.ops.candidate import RowStore
 from limerank.serve.bundles import bundle as bundles
+from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.ids import write_id_map
+from limerank.serve.bundles.item_stage import ItemStage, RowType
 from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.catalog import Catalog
 from limerank.serve.overlay.live import LiveCatalog
 from limerank.serve.overlay.view import NOWHERE
+from limerank.serve.workers import Workers
 
 KEPT = (bundles.WEIGHTS, bundles.ENCODERS, bundles.USERS, bundles.SEEN, bundles.USER_IDS)
 
@@ -32,10 +37,10 @@ def fold(store: BundleStore) -> Bundle:
     """Publish the active bundle with the upserts of now in it; it is verified but not yet active."""
     catalog = LiveCatalog(store.open_bundle()).current()
     bundle, overlay = catalog.bundle, catalog.overlay
-    if overlay.table is None or overlay.rows is None or not len(overlay.served[0]):
+    if overlay.table is None or not len(overlay.served[0]):
         raise ConflictError(f"{store.path}: bundle {bundle.manifest.id} holds every upsert already; nothing to fold")
     manifest, created = bundle.manifest, datetime.now(UTC)
-    items, rows = _items_and_rows(catalog, overlay.table, overlay.rows)
+    items, rows = _items_and_rows(catalog, overlay.table)
     fingerprint = bundles.row_fingerprint(bundle.ranker, items.first(len(rows)))
     identity = files.digest_of(fingerprint, manifest.id)
     bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
@@ -71,16 +76,22 @@ def _order(catalog: Catalog) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate([np.arange(own), np.setdiff1d(new, catalog.overlay.absent)])
 
 
-def _items_and_rows(catalog: Catalog, table: Features, rows: RowStore) -> tuple[Features, RowStore]:
+def _items_and_rows(catalog: Catalog, table: Features) -> tuple[Features, RowStore]:
     """Encoded features and item rows in the new order, replaced ones replaced; behind the features stays what
     ready-made histories know of other items.
+
+    Rows of upserts are computed as an export does, to the last bit, for the next one copies them.
     """
     bundle, order = catalog.bundle, _order(catalog)
+    stage = ItemStage(bundle.ranker, table, cast(RowType, bundle.manifest.row_type))
+    numbers, size = np.arange(len(table)), item_stage.ITEMS_PER_BLOCK
+    with Workers() as workers:
+        rows = workers.deal([partial(stage.block, numbers[i : i + size]) for i in range(0, len(numbers), size)])
     slots, others = catalog.overlay.slots_of(order), np.arange(bundle.manifest.items, len(bundle.item_table))
     in_table = np.where(slots == NOWHERE, order, len(bundle.item_table) + slots)
     in_rows = np.where(slots == NOWHERE, order, len(bundle.rows) + slots)
     joined = bundle.item_table.followed_by(table).take(torch.from_numpy(np.concatenate([in_table, others])))
-    return joined, RowStore.joined([bundle.rows, rows]).chosen(torch.from_numpy(in_rows))
+    return joined, RowStore.joined([bundle.rows, *rows]).chosen(torch.from_numpy(in_rows))
 
 
 def _histories(catalog: Catalog) -> dict[str, torch.Tensor]:
