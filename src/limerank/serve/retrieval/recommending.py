@@ -81,16 +81,21 @@ class Retrievers:
         count = count_of()
         index = self.index() if "faiss" in listed else None
         outside = [(name, one) for name, one in zip(names, listed, strict=True) if not isinstance(one, str)]
+        absent = catalog.overlay.absent  # what is not there any more must not use up the count
+
+        def popular(user_id: str, count: int) -> list[str]:
+            return catalog.without_deleted(self.popular()(user_id, count + len(absent)))[:count]
+
         if "popular" in listed:
-            outside.append(("popular", self.popular()))
+            outside.append(("popular", popular))
         beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside]
 
         def by_state(user: UserState) -> list[str]:
             if index is None:
                 return []
-            rows = index.retrieve(user, count, task)
+            rows = index.retrieve(user, count + len(absent), task)
             upserted = catalog.overlay.served[0]  # few, and not in the index
-            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, catalog.overlay.absent)], upserted]))
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, absent)][:count], upserted]))
             record.timeline.lap("retrieve")
             return list(dict.fromkeys(found))
 
@@ -98,7 +103,7 @@ class Retrievers:
             found: list[str] = []
             for one in beside:
                 result = one.result()
-                found += self.popular()(user_id, count) if result is None else result
+                found += popular(user_id, count) if result is None else result
             record.timeline.lap("wait")
             return catalog.without_deleted(found)
 
