@@ -7,14 +7,16 @@ import pytest
 from limerank.bench.engine.goals import LARGE, judge
 from limerank.bench.engine.results import Append, EngineBench, EngineRow, Exported
 from limerank.bench.engine.run import run_engine_bench
+from limerank.bench.engine.stale import run_state_bench
 from limerank.bench.train.results import Spread
+from limerank.data.sources.simulated import SimulatedConfig
 from limerank.progress import Progress
 
 
 @pytest.fixture(scope="module")
 def result() -> EngineBench:
     return run_engine_bench(
-        Progress(quiet=True), items=1500, industrial_items=1100, long=40, threads=[1, 2], repeats=1, epochs=0
+        Progress(quiet=True), items=1500, industrial_items=1100, long=40, threads=[1, 2], repeats=1, epochs=0, ids=1000
     )
 
 
@@ -38,6 +40,8 @@ def test_times_are_those_of_the_stages(result: EngineBench) -> None:
         assert 0 < row.interact_ms < row.total_ms
         assert row.total.least <= row.total_ms <= row.total.most
     assert set(result.read_ms) == {"1", "2"}
+    assert result.ids.ids == 1000
+    assert any("1,000 ids" in goal.name for goal in result.goals)
     assert [one.model for one in result.appends] == ["lime-mha", "lime-xor"]
     assert [one.width for one in result.exports] == [32, 256]
 
@@ -90,3 +94,20 @@ def test_goals_are_judged_by_the_rows_they_name() -> None:
         "lime-mha: one event more, history 16,384, of reading it anew": ("1/1,053", True),
         "export, lime-mha, d 32, 2 threads, against 17,000 items per second": ("2.94 times", False),
     }
+
+
+def test_stale_states_are_compared_with_exact_ones() -> None:
+    """A larger budget reads anew less often; what it changes is told, and a tiny budget approximates nothing."""
+    log = SimulatedConfig(users=12, items=60, topics=4, sessions=8, slots=3, seed=3)
+    result = run_state_bench(Progress(quiet=True), users=4, events=4, epochs=1, budgets=(1e-9, 10.0), config=log)
+    assert [(row.activation, row.budget) for row in result.rows] == [
+        ("silu", 1e-9),
+        ("silu", 10.0),
+        ("softmax", 1e-9),
+        ("softmax", 10.0),
+    ]
+    for row in result.rows:
+        assert row.requests == 16
+        if row.budget == 10.0:
+            assert row.appended_fraction == 1
+            assert 0 < row.mean_change < row.largest_change

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from limerank.ops.candidate import RequestHead, RowStore
 
-WIDTH, HIDDEN = 24, 12
+WIDTH, HIDDEN, GROUPS = 24, 12, 2
 
 
 def hard_tables(name: str, items: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows [items, WIDTH] and head parts [items, HIDDEN]."""
-    rows = torch.randn(items, 2, WIDTH // 2, generator=generator).mul(2).softmax(-1).flatten(1)
+    rows = torch.randn(items, GROUPS, WIDTH // GROUPS, generator=generator).mul(2).softmax(-1).flatten(1)
     parts = torch.randn(items, HIDDEN, generator=generator) / 2
     if name == "negative":
         rows = torch.randn(items, WIDTH, generator=generator)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from integer_inputs import HIDDEN, NAMES, WIDTH, hard_store, make_head
+from integer_inputs import GROUPS, HIDDEN, NAMES, WIDTH, hard_store, make_head
 from numeric import poisoned_buffers
 from torch import Tensor
 
@@ -67,7 +67,7 @@ def test_from_none_to_the_whole_catalog(k: int) -> None:
 def test_catalogs_made_to_fail(name: str, row_type: str, hidden: tuple[int, ...]) -> None:
     """Numbers of all digits: a BLAS may round scores of other blocks differently, and only that far may ranks move."""
     store = hard_store(name, 1500, row_type, seed=3)
-    rows = IntegerRows.of(store)
+    rows = IntegerRows.of(store, groups=GROUPS)
     for seed in range(2):
         head = make_head(hidden, seed=seed)
         probabilities = candidate_probabilities(store, head)

@@ -11,6 +11,7 @@ All are streamed by `limerank.ops.candidate`; this file only says what to multip
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +36,7 @@ CANDIDATES_PER_WANTED = 32
 """Candidates per wanted one from which integers are tried: the best k are scored again in any case."""
 FEWEST_ITEMS = 4096
 """A smaller catalog is not worth measuring."""
+MOST_PATHS = 1024
 DISAPPOINTMENTS, REST = 3, 64
 """After so many requests in a row whose bound excluded too few, so many are made without trying."""
 
@@ -52,9 +54,11 @@ def choose_path(ranker: Ranker, candidates: int) -> ScoringPath:
     return "folded" if cost.fold_pays(candidates) else "plain"
 
 
-def request_head(ranker: Ranker, user: UserState, path: ScoringPath) -> RequestHead:
-    """What one request multiplies its candidates by, on a path."""
-    layers = ranker.head.later_layers()
+def request_head(
+    ranker: Ranker, user: UserState, path: ScoringPath, layers: Sequence[tuple[Tensor, Tensor]] | None = None
+) -> RequestHead:
+    """What one request multiplies its candidates by, on a path; a caller may keep the head's later `layers`."""
+    layers = ranker.head.later_layers() if layers is None else layers
     if path in ("integer", "folded"):
         folded = ranker.fold(user)[0]
         return RequestHead(folded.matrix, folded.offset, layers)
@@ -92,6 +96,9 @@ class Scorer:
 
     def __init__(self, ranker: Ranker, store: RowStore) -> None:
         self.ranker, self.store = ranker, store
+        # a ranker that serves does not change, and neither do these
+        self._layers = [(weight.detach(), bias.detach()) for weight, bias in ranker.head.later_layers()]
+        self._paths: dict[int, ScoringPath] = {}
         self.pays_from: int | None = None
         """candidates from which integers pay; None: they do not, or nothing was prepared"""
         self.integer_rows: IntegerRows | None = None
@@ -108,7 +115,7 @@ class Scorer:
         """Measure what pays, and if integers do, derive integer rows: a second or two per million items and core."""
         found = pays_from(self._shape()) if self.worth_preparing else None
         if found is not None and found <= len(self.store):
-            rows = IntegerRows.of(self.store, deal)
+            rows = IntegerRows.of(self.store, deal, groups=self.ranker.row_shape()[0])
             self._product = fast(rows.rows.shape[1], rows.hidden)
             self.pays_from, self.integer_rows = found, rows
 
@@ -130,16 +137,25 @@ class Scorer:
         count = len(store) if index is None else len(index)
         rows = self._rows_of(store) if self._tries(count, k) else None
         if rows is None or self._product is None:
-            path = choose_path(self.ranker, count)
-            top = best_candidates(store, request_head(self.ranker, user, path), k, task, index, deal=deal)
-            return Scored(top, path)
-        head = request_head(self.ranker, user, "integer")
+            path = self._path(count)
+            head = request_head(self.ranker, user, path, self._layers)
+            return Scored(best_candidates(store, head, k, task, index, deal=deal), path)
+        head = request_head(self.ranker, user, "integer", self._layers)
         found = best_by_integers(
             store, rows, head, k, task, index, later=self._later_bound(head, task), product=self._product, deal=deal
         )
         # a lost update of another thread only means one more try
         self._disappointed = self._disappointed + 1 if found.fell_back else 0
         return Scored(found.top, "integer", found.rescored, found.fell_back)
+
+    def _path(self, count: int) -> ScoringPath:
+        """`choose_path`, of counts seen lately from memory."""
+        paths = self._paths
+        if count not in paths:
+            if len(paths) > MOST_PATHS:
+                self._paths = paths = {}
+            paths[count] = choose_path(self.ranker, count)
+        return paths[count]
 
     def _tries(self, count: int, k: int) -> bool:
         if self.pays_from is None or count < self.pays_from or not 0 < k * CANDIDATES_PER_WANTED <= count:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limerank.bench.engine.results import Append, EngineRow, Exported
+from limerank.bench.engine.results import Append, EngineRow, Exported, OpenedIds
 from limerank.bench.train.results import Goal
 
+ABOUT_A_SECOND = 1.25
 LARGE, INDUSTRIAL, SMALL = "large", "industrial", "small"
 """Groups of contestants that take turns: a large catalog; d = 256, H = 4, l = 32; and short histories of that size."""
 
@@ -50,6 +51,13 @@ def judge(
         name = f"export, {rate.model}, d {rate.width}, {on(rate.threads)}, against 17,000 items per second"
         goals.append(at_least(name, 3, rate.items_per_second, 17_000))
     return goals
+
+
+def ids_goal(opened: OpenedIds) -> Goal:
+    """About a second for ten million."""
+    seconds = opened.open_seconds
+    name = f"{opened.ids:,} ids hashed, mapped and proven to find their rows"
+    return Goal(name=name, goal="about a second", measured=f"{seconds:.2f} s", reached=seconds < ABOUT_A_SECOND)
 
 
 def _large(rows: Sequence[EngineRow], read_ms: dict[str, float], cores: int) -> list[Goal]:

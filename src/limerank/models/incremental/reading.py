@@ -19,6 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from limerank.models.base import Ranker, UserState
+from limerank.ops.dealing import Deal, in_order
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class IncrementalUser(ABC):
 
     def __init__(self, ranker: Ranker) -> None:
         self.ranker = ranker
+        self.deal: Deal = in_order
+        """Who does the parts of a long history, where it can be cut."""
 
     @abstractmethod
     def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:

@@ -179,18 +179,20 @@ class _Widener:
 
     def __init__(self, table: Tensor, largest: int) -> None:
         self.wide = torch.empty(largest, table.shape[1], dtype=torch.float32, device=table.device)
-        self.gathered = self.wide if table.dtype == torch.float32 else torch.empty_like(self.wide, dtype=table.dtype)
-        self._fit(largest)
+        self.gathered = self.wide if table.dtype == torch.float32 else None
+        self.size = -1
 
     def gather(self, table: Tensor, index: Tensor) -> Tensor:
         """The rows of the table that `index` names, as stored."""
         # index_select is several times faster than indexing with a tensor
+        if self.gathered is None:
+            self.gathered = torch.empty_like(self.wide, dtype=table.dtype)
         return torch.index_select(table, 0, index, out=self.gathered[: len(index)])
 
     def widen(self, part: Tensor, offset: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
         """A block in fp32, plus an offset [h] or times a scale [b], and zeros behind it."""
-        if len(part) != len(self.block):
-            self._fit(len(part))
+        if part.shape[0] != self.size:
+            self._fit(part.shape[0])
         block = self.block
         if offset is not None and part.dtype == block.dtype:
             torch.add(part, offset, out=block)
@@ -205,9 +207,10 @@ class _Widener:
 
     def _fit(self, size: int) -> None:
         """Only the last block is of another size; zeros behind it stay, for only `block` is written."""
-        self.padded = self.wide[: padded(size)]
-        self.block = self.wide[:size]
-        self.padded[size:].zero_()
+        self.size, whole = size, padded(size)
+        self.padded, self.block = self.wide[:whole], self.wide[:size]
+        if whole > size:
+            self.wide[size:whole].zero_()
 
 
 def _reach(name: str, tensor: Tensor) -> tuple[float, float]:

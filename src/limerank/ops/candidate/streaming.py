@@ -40,6 +40,8 @@ SPAN = 32768
 VECTOR = 64
 """Logits of a task take a multiple of this: torch computes what is behind the last two whole vectors (32 numbers with
 AVX-512) by another exponential, and equal logits would have different sigmoids by where they stand."""
+FEW = 1024
+"""So many candidates are sorted at once, which costs less than keeping the best of a stream."""
 SPANS = 32
 """Spans that are dealt where there are enough candidates: the last one should be a small part of all."""
 
@@ -183,6 +185,14 @@ def best_candidates(
     """
     if not 0 <= task < head.tasks:
         raise ArgumentError(f"task must be at least 0 and below {head.tasks}, but is {task}")
+    count = len(store) if index is None else len(index)
+    if k > 0 and 0 < count <= FEW and block is None:
+        check_candidates(store, head, index)
+        span = _SpanScorer(store, head, BLOCK, count).logits_of(index, 0, count)
+        scores, values = span.buffer.sigmoid_()[task, :count], span.values
+        if math.isfinite(values.sum().item()):  # otherwise what follows says which is not
+            order = scores.argsort(descending=True, stable=True)[:k]
+            return Top(order, scores.index_select(0, order), values.index_select(0, order))
     top = RunningTop(k)
     top.add(head.offset.new_zeros(0), head.offset.new_zeros(0, head.tasks))
 
@@ -212,8 +222,11 @@ class _SpanScorer:
 
     def logits_of(self, index: Tensor | None, start: int, stop: int) -> LogitSpan:
         """The logits of candidates `start` to `stop`."""
-        store = self.store if index is not None else self.store.between(start, stop)
-        chosen = None if index is None else index[start:stop]
+        store, chosen = self.store, index
+        if index is not None and (start, stop) != (0, len(index)):
+            chosen = index[start:stop]
+        elif index is None and (start, stop) != (0, len(store)):
+            store = store.between(start, stop)
         blocks = store.blocks(chosen, self.block, self.offset, self.buffers)
         for (_, _, rows, first), out in zip(blocks, self.outputs, strict=False):
             x = rows
@@ -253,8 +266,11 @@ def check_candidates(store: RowStore, head: RequestHead, index: Tensor | None, b
     check_layout("index", index, "[M]")
     if index.dtype not in (torch.int32, torch.int64):
         raise ArgumentError(f"index must be int32 or int64, not {index.dtype}")
-    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(store):
+    if not len(index):
+        return
+    lowest, highest = (int(end) for end in index.aminmax())
+    if not 0 <= lowest <= highest < len(store):
         raise ArgumentError(
-            f"index {shape_of(index)} runs from {int(index.min())} to {int(index.max())}, but rows are "
+            f"index {shape_of(index)} runs from {lowest} to {highest}, but rows are "
             f"{shape_of(store.rows)}: there are items 0 to {len(store) - 1}"
         )

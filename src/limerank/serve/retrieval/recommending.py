@@ -80,12 +80,12 @@ class Retrievers:
             return Retrieving(catalog, names, whole_catalog)
         count = count_of()
         index = self.index() if "faiss" in listed else None
+        gone = catalog.overlay.absent  # what is prepared of the bundle still has these, and so is asked for more
+
+        def popular(user_id: str, wanted: int) -> list[str]:
+            return catalog.without_deleted(self.popular()(user_id, wanted + len(gone)))[:wanted]
+
         outside = [(name, one) for name, one in zip(names, listed, strict=True) if not isinstance(one, str)]
-        absent = catalog.overlay.absent  # what is not there any more must not use up the count
-
-        def popular(user_id: str, count: int) -> list[str]:
-            return catalog.without_deleted(self.popular()(user_id, count + len(absent)))[:count]
-
         if "popular" in listed:
             outside.append(("popular", popular))
         beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside]
@@ -93,9 +93,9 @@ class Retrievers:
         def by_state(user: UserState) -> list[str]:
             if index is None:
                 return []
-            rows = index.retrieve(user, count + len(absent), task)
+            rows = index.retrieve(user, count + len(gone), task)
             upserted = catalog.overlay.served[0]  # few, and not in the index
-            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, absent)][:count], upserted]))
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, gone)][:count], upserted]))
             record.timeline.lap("retrieve")
             return list(dict.fromkeys(found))
 

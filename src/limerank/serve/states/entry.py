@@ -19,8 +19,8 @@ from limerank.models.incremental import Reading, bytes_of
 from limerank.serve.requests import Asked
 from limerank.serve.states.source import UserSource
 
-How = Literal["cached", "appended", "computed"]
-"""Nothing was read, only new events were, or the whole history."""
+How = Literal["cached", "appended", "computed", "approximate"]
+"""Nothing was read, only new events were, or the whole history; or one of the first two, against stale links."""
 Why = Literal["first", "context", "changed", "fewer", "window", "many", "refresh", "short", "ranker"]
 WHY: dict[Why, str] = {
     "first": "nothing was kept of this user",

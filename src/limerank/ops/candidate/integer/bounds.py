@@ -24,10 +24,10 @@ from torch import Tensor
 
 UNIT = 2.0**-24
 """Half a unit in the last place of fp32."""
-SQUARINGS = 2
+SQUARINGS = 1
 SQUARED = 1.002
 """More than rounding can take from an eigenvalue in `SQUARINGS` squarings of a matrix of some hundred rows."""
-TINY = 1e-150
+TINY = 1e-30
 
 
 def gamma(terms: int) -> float:
@@ -92,28 +92,28 @@ class LaterBound:
         return self.middle.abs() + self.half + self.relative * self.absolute
 
     def largest_norms(self, matrices: Tensor, norms: Tensor) -> Tensor:
-        """For each of some matrices [n, rows, hidden] in fp64 at least the largest |matrix c| of any c in the box.
+        """For each of some matrices [n, rows, hidden] in fp32 at least the largest |matrix c| of any c in the box.
 
-        `norms` [n, hidden] are those of their columns.
+        `norms` [n, hidden] in fp64 are those of their columns, to fp32's rounding, which the caller allows for.
 
         c is the box's middle plus half its width times some d in [-1, 1]. With B = matrix diag(half), whose columns
         have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
         largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        unit = (matrices / norms.clamp(min=TINY)[:, None]).float()
+        unit = matrices * norms.clamp(min=TINY).reciprocal().float()[:, None]
         rows, hidden = unit.shape[1:]
         correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
-        rounding = gamma(hidden + rows) * hidden
-        spread = (norms * self.half).square_().sum(1)
-        largest = (_largest_eigenvalues(correlated) + rounding) * spread
-        own_rounding = self.relative * (norms @ self.absolute)
-        found: Tensor = torch.linalg.vector_norm(matrices @ self.middle, dim=1) + largest.sqrt_() + own_rounding
+        rounding = gamma(hidden + rows + 4) * hidden
+        largest = (_largest_eigenvalues(correlated) + rounding) * (norms * self.half).square_().sum(1)
+        own_rounding = norms @ (self.relative * self.absolute + gamma(hidden + 4) * self.middle.abs())
+        of_middle = torch.linalg.vector_norm(matrices @ self.middle.float(), dim=1)
+        found: Tensor = of_middle.double() + largest.sqrt_() + own_rounding
         return found
 
 
 def column_norms(matrices: Tensor) -> Tensor:
-    """The norms [..., columns] of columns; several times faster than torch's own across rows."""
-    return (matrices * matrices).sum(-2).sqrt_()
+    """The norms [..., columns] of columns, in fp64; several times faster than torch's own across rows."""
+    return (matrices * matrices).sum(-2).sqrt_().double()
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def _largest_eigenvalues(squares: Tensor) -> Tensor:
     for _ in range(SQUARINGS):
         size = torch.linalg.vector_norm(power, dim=(1, 2)).clamp(min=UNIT)
         found *= size.double() ** root
-        power, root = power / size[:, None, None], root / 2
+        power, root = power * size.reciprocal()[:, None, None], root / 2
         power = torch.bmm(power, power)
     last: Tensor = torch.linalg.vector_norm(power, dim=(1, 2)).double()
     found *= last**root * SQUARED

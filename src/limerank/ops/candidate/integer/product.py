@@ -32,7 +32,7 @@ def reference(levels: Tensor, scale: Tensor, bias: Tensor) -> Apply:
 def onednn(levels: Tensor, scale: Tensor, bias: Tensor) -> Apply:
     """oneDNN's quantized linear layer with something added."""
     ops = torch.ops.onednn
-    packed = ops.qlinear_prepack(levels, None)
+    packed = ops.qlinear_prepack(levels, [CHECKED_ROWS[-1], levels.shape[1]])  # for blocks of any size
     zeros = torch.zeros(len(levels), dtype=torch.int8)
     multiply = ops.qlinear_pointwise.binary
 

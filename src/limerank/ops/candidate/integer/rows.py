@@ -2,8 +2,11 @@
 
 Every column is affine, `value = lowest + step * (q + f)` with a level q of 0 to 255 and what rounding left, f. Derived
 from the stored rows when a catalog is opened, never stored itself. What makes the scores of these bytes a proof and not
-a guess are three numbers per item, in levels: the norm of the row's f, that of the head part's f, and the distance of
-the row's q from the mean row (`bounds.py`).
+a guess are four numbers per item: in levels the norm of the row's f, that of the head part's f, and the distance of the
+row's q from the mean row (`bounds.py`); and the distance of the sums of its groups from the mean sums.
+
+Attention weights of a head add up to 1. Where sums of groups of columns are the same for all items, what a request's
+matrix has in common within a group adds the same to all, and only the rest must be rounded (`request.py`).
 
 One value far beyond all others would make the steps of its column coarse for everybody. So a range is cut off where
 only one item in `OUTLIERS` lies outside: those items are rounded badly, their f is large, their bound is wide, and they
@@ -56,7 +59,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class IntegerRows:
-    """`rows` u8 [items, width], `head_part` u8 [items, hidden], `norms` fp32 [items, 3] as the module says.
+    """`rows` u8 [items, width], `head_part` u8 [items, hidden], `norms` fp32 [items, 4] as the module says.
 
     `width` is the columns r of a row, padded with zeros to what the product likes.
     """
@@ -68,15 +71,22 @@ class IntegerRows:
     of_part: Columns
     row_norm: float
     """the largest norm of a row, in values"""
+    sums: Tensor | None = None
+    """[groups] fp64: what a row's groups of columns add up to, where that is nearly the same for all items"""
 
     @classmethod
-    def of(cls, store: RowStore, deal: Deal = in_order) -> IntegerRows:
-        """The integer rows of a store, block by block; a second or two per million items of 192 columns."""
+    def of(cls, store: RowStore, deal: Deal = in_order, *, groups: int = 1) -> IntegerRows:
+        """The integer rows of a store, block by block; a second or two per million items of 192 columns.
+
+        `groups` of equally many columns, such as a head's weights, may have sums that items have in common.
+        """
         of_row, of_part, row_norm = _columns(store, deal)
         columns, hidden = len(of_row.step), len(of_part.step)
         rows = torch.zeros(len(store), padded(max(columns, 1)), dtype=torch.uint8)
         head_part = torch.empty(len(store), hidden, dtype=torch.uint8)
-        norms = torch.empty(len(store), 3)
+        norms = torch.empty(4, len(store)).T  # a column is read at a time
+        grouped = (groups, -1) if groups and columns and not columns % groups else (1, columns)
+        sums = (of_row.lowest + of_row.step * of_row.mean).reshape(grouped).sum(1)
 
         def write(first: int, part: RowStore) -> None:
             row_levels, part_levels = _Levels(of_row), _Levels(of_part)
@@ -84,8 +94,14 @@ class IntegerRows:
                 own, norm = slice(first + start, first + stop), norms[first + start : first + stop]
                 row_levels.write(blocks[0][: stop - start], rows[own, :columns], norm[:, 0], norm[:, 2])
                 part_levels.write(blocks[1][: stop - start], head_part[own], norm[:, 1], None)
+                own_sums = blocks[0][: stop - start].double().unflatten(1, grouped).sum(2)
+                norm[:, 3] = torch.linalg.vector_norm(own_sums - sums, dim=1).mul_(1 + 1e-4)
 
         deal([partial(write, first, part) for first, part in _runs(store)])
+        # worth it if items differ less in their sums than by rounding, half a level at most
+        if columns and float(norms[:, 3].nanmedian()) <= float(torch.linalg.vector_norm(of_row.step)) / 4:
+            return cls(rows, head_part, norms, of_row, of_part, row_norm, sums)
+        norms[:, 3] = 0
         return cls(rows, head_part, norms, of_row, of_part, row_norm)
 
     def __len__(self) -> int:
@@ -108,7 +124,7 @@ class IntegerRows:
     def between(self, first: int, last: int) -> IntegerRows:
         """The items from `first` up to, not including, `last`, as a view."""
         parts = self.rows[first:last], self.head_part[first:last], self.norms[first:last]
-        return IntegerRows(*parts, self.of_row, self.of_part, self.row_norm)
+        return IntegerRows(*parts, self.of_row, self.of_part, self.row_norm, self.sums)
 
 
 def _runs(store: RowStore) -> list[tuple[int, RowStore]]:

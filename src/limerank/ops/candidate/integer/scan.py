@@ -12,12 +12,14 @@ from limerank.ops.candidate.integer.bounds import UNIT
 from limerank.ops.candidate.integer.product import Apply
 from limerank.ops.candidate.integer.request import IntegerHead
 from limerank.ops.candidate.integer.rows import IntegerRows
-from limerank.ops.candidate.streaming import BLOCK, SPAN, RequestHead
+from limerank.ops.candidate.streaming import RequestHead
 from limerank.ops.dealing import Deal
 
-SMALLEST_BLOCK = 64
-"""Blocks are of few sizes: the first of a size makes oneDNN compile a kernel."""
-SMALLEST_RUN, MOST_RUNS = 2 * BLOCK, 16
+SMALLEST_BLOCK, BLOCK = 64, 8192
+"""Blocks are of few sizes: the first of a size makes oneDNN compile a kernel. A call costs as much as 500 rows."""
+SMALLEST_RUN, MOST_RUNS = BLOCK, 16
+GROUP, SPARSE = 64, 2
+"""Candidates whose largest logit is kept; and so many groups per wanted one are worth looking at them first."""
 SIGMOID_ERROR = 32 * UNIT
 """More than a sigmoid in fp32 is off by, relative to its value."""
 SMALLEST_PROBABILITY = 1e-37
@@ -62,16 +64,23 @@ class IntegerScan:
         *self.hidden, (weight, bias) = layers
         self.weight, self.bias = weight[0], float(bias)
         self.count = len(rows) if index is None else len(index)
-        self.logits = torch.empty(self.count)
-        self.bar = -math.inf
+        # in groups, the last of them filled up: the best of all are in the groups that have the largest maxima
+        self.groups = torch.empty(math.ceil(self.count / GROUP), GROUP)
+        self.maxima = torch.empty(len(self.groups))
+        self.logits = self.groups.view(-1)[: self.count]
+        self.groups.view(-1)[self.count :] = -math.inf
         self.tables, self.size = (rows.rows, rows.head_part), block_rows(self.count)
         run = math.ceil(self.count / MOST_RUNS / SMALLEST_RUN) * SMALLEST_RUN
         self.runs = [(start, min(start + run, self.count)) for start in range(0, self.count, run)]
 
     def ahead(self, wanted: int, deal: Deal) -> Tensor:
         """Score all; the positions of the `wanted` best."""
-        positions = torch.cat(deal([partial(self._score_run, start, stop, wanted) for start, stop in self.runs]))
-        return positions[self.logits.index_select(0, positions).topk(wanted, sorted=False).indices]
+        deal([partial(self._score_run, start, stop) for start, stop in self.runs])
+        if wanted * SPARSE > len(self.groups):
+            return self.logits.topk(wanted, sorted=False).indices
+        groups = self.maxima.topk(wanted, sorted=False).indices
+        best = self.groups.index_select(0, groups).view(-1).topk(wanted, sorted=False).indices
+        return groups.index_select(0, best // GROUP) * GROUP + best % GROUP
 
     def bar_from(self, positions: Tensor, k: int) -> float:
         """A logit that the best k of all reach in fp32, because k of these do."""
@@ -95,38 +104,36 @@ class IntegerScan:
 
     def bounds(self, items: Tensor | slice) -> Tensor:
         """What an integer logit may be off by, without the constant."""
-        norms = self.rows.norms[items] if isinstance(items, slice) else self.rows.norms.index_select(0, items)
-        return torch.mv(norms, self.integer.per_norm)
+        norms = self.rows.norms.T
+        norms = norms[:, items] if isinstance(items, slice) else norms.index_select(1, items)
+        return torch.mv(norms.T, self.integer.per_norm)
 
     def _not_below(self, highest: Tensor, bar: float) -> Tensor:
         # not `>=`: what is not a number is not excluded
         return (highest < bar - self.bias - self.integer.constant).logical_not_().nonzero()[:, 0]
 
-    def _score_run(self, start: int, stop: int, wanted: int) -> Tensor:
-        """Score candidates `start` to `stop`; the positions of those that may be among the `wanted` best of all."""
-        kept = []
-        buffers: list[Tensor] = []
-        for first in range(start, stop, SPAN):
-            last = min(first + SPAN, stop)
-            done = first
-            if self.index is None:
-                # views of all blocks at once: cut one by one, they cost as much as a layer
-                done += (last - first) // self.size * self.size
-                tables = [table[first:done].split(self.size) for table in (*self.tables, self.logits)]
-                for x, p, out in zip(*tables, strict=True):
-                    torch.mv(self._activations(x, p), self.weight, out=out)
-            for begin in range(done, last, self.size):
-                buffers = buffers or [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
-                end = min(begin + self.size, last)
-                for table, buffer in zip(self.tables, buffers, strict=True):
-                    if self.index is None:
-                        buffer[: end - begin] = table[begin:end]
-                    else:
-                        torch.index_select(table, 0, self.index[begin:end], out=buffer[: end - begin])
-                found = torch.mv(self._activations(*buffers), self.weight)
-                self.logits[begin:end] = found[: end - begin]
-            kept.append(self._above_bar(first, last, wanted))
-        return torch.cat(kept)
+    def _score_run(self, start: int, stop: int) -> None:
+        """Score candidates `start` to `stop`."""
+        done = start
+        if self.index is None:
+            # views of all blocks at once: cut one by one, they cost as much as a layer
+            done += (stop - start) // self.size * self.size
+            tables = [table[start:done].split(self.size) for table in (*self.tables, self.logits)]
+            for x, p, out in zip(*tables, strict=True):
+                torch.mv(self._activations(x, p), self.weight, out=out)
+        if done < stop:
+            buffers = [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
+        for begin in range(done, stop, self.size):
+            end = min(begin + self.size, stop)
+            for table, buffer in zip(self.tables, buffers, strict=True):
+                if self.index is None:
+                    buffer[: end - begin] = table[begin:end]
+                else:
+                    torch.index_select(table, 0, self.index[begin:end], out=buffer[: end - begin])
+            found = torch.mv(self._activations(*buffers), self.weight)
+            self.logits[begin:end] = found[: end - begin]
+        own = slice(start // GROUP, math.ceil(stop / GROUP))
+        torch.amax(self.groups[own], 1, out=self.maxima[own])
 
     def _activations(self, x: Tensor, p: Tensor) -> Tensor:
         """What the last layer is given."""
@@ -134,17 +141,3 @@ class IntegerScan:
         for weight, bias in self.hidden:
             x = torch.addmm(bias, x, weight.T).relu_()
         return x
-
-    def _above_bar(self, first: int, last: int, wanted: int) -> Tensor:
-        """Raises the bar that all runs have in common; at least `wanted` of all that are kept reach it."""
-        logits, bar = self.logits[first:last], self.bar
-        if bar == -math.inf and last - first > wanted:
-            own, above = logits.topk(wanted, sorted=False)
-            self.bar = max(self.bar, float(own.min()))
-            return above + first
-        above = (logits > bar).nonzero()[:, 0]
-        if len(above) > 2 * wanted:
-            own, best = logits.index_select(0, above).topk(wanted, sorted=False)
-            self.bar = max(self.bar, float(own.min()))
-            above = above[best]
-        return above + first
