@@ -27,7 +27,8 @@ UNIT = 2.0**-24
 SQUARINGS = 1
 SQUARED = 1.002
 """More than rounding can take from an eigenvalue in `SQUARINGS` squarings of a matrix of some hundred rows."""
-TINY = 1e-30
+VANISHING = 2e-19
+"""The root of more than what fp32 may lose of a square: a number below it has none."""
 
 
 def gamma(terms: int) -> float:
@@ -100,7 +101,7 @@ class LaterBound:
         have norms b, and C = B'B without them (a correlation), |B d|^2 = (b d)' C (b d) is at most |b|^2 times the
         largest eigenvalue of C, which is that of the columns' products or of the rows'.
         """
-        unit = matrices * norms.clamp(min=TINY).reciprocal().float()[:, None]
+        unit = matrices * norms.reciprocal().float()[:, None]
         rows, hidden = unit.shape[1:]
         correlated = torch.bmm(unit.mT, unit) if hidden <= rows else torch.bmm(unit, unit.mT)
         rounding = gamma(hidden + rows + 4) * hidden
@@ -112,8 +113,8 @@ class LaterBound:
 
 
 def column_norms(matrices: Tensor) -> Tensor:
-    """The norms [..., columns] of columns, in fp64; several times faster than torch's own across rows."""
-    return (matrices * matrices).sum(-2).sqrt_().double()
+    """At least the norms [..., columns] of columns, in fp64; several times faster than torch's own across rows."""
+    return (matrices * matrices).sum(-2).sqrt_().double() + VANISHING * max(matrices.shape[-2], 1) ** 0.5
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
