@@ -12,7 +12,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) -e '.[report,tune,tensorboard,triton,docs,dev]'
+	$(PIP) -e '.[report,tune,tensorboard,triton,faiss,docs,dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.base

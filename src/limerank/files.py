@@ -140,11 +140,13 @@ def locked(path: Path, doing: str, option: str = "--out") -> Iterator[None]:
     import fcntl  # Windows has none, and must be able to say so
 
     with path.open("w") as handle:
+        said = f"{path.parent}: another process is {doing} there; wait for it or choose another {option}"
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            said = f"another process is {doing} there; wait for it or choose another {option}"
-            raise ConflictError(f"{path.parent}: {said}") from None
+            raise ConflictError(said) from None
+        if not os.fstat(handle.fileno()).st_nlink:  # its holder deleted the folder: nobody would see this lock
+            raise ConflictError(said)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,6 +19,8 @@ from limerank.errors import ArgumentError
 from limerank.models import RANKERS, Ranker, build_ranker
 from limerank.models.incremental import Events, GrowingRows, IncrementalUser, Reading, incremental_user
 from limerank.models.incremental.windows import WindowReading
+from limerank.ops.link_pool import absorbed
+from limerank.ops.xor_layer import fused
 
 EVENTS = 60
 SMALL: dict[str, Any] = {"width": 8, "embedding_width": 4, "tower_hidden": 8, "head": [8]}
@@ -33,9 +36,11 @@ SLIDING = {
     "lime-mha after": {"name": "lime-mha", "context": "after", "encoding": "calendar", **LIME},
     "lime-mha recency": {"name": "lime-mha", "recency": True, **LIME},
     "lime-mha absorbs": {"name": "lime-mha", "recency": True, **LIME, "width": 32, "links": 2},
+    "lime-mha projects": {"name": "lime-mha", "recency": True, **LIME, "heads": 4, "links": 6},
     "lime-mha selects": {"name": "lime-mha", "select_from": 9, "context": "after", **LIME},
     "lime-mha coarse": {"name": "lime-mha", "coarse_links": 2, **LIME},
     "pma": {"name": "pma", **LIME},
+    "pma projects": {"name": "pma", **LIME, "heads": 4, "links": 6},
     "lime-xor": {"name": "lime-xor", **LIME},
     "lime-xor softmax": {"name": "lime-xor", "activation": "softmax", "layers": 2, "readout": "residual", **LIME},
     "lime-xor absorbs": {"name": "lime-xor", "activation": "softmax", **LIME, "width": 32, "links": 2},
@@ -112,6 +117,29 @@ def test_growing_equals_reading_again(case: str, first: int, steps: list[int]) -
             stop = min(reading.stop + step, EVENTS)
             reading.append(events_of(ranker, inputs, reading.stop, stop))
             check(ranker, user, reading, inputs)
+
+
+@pytest.mark.parametrize("case", ["lime-mha absorbs", "pma", "lime-xor", "lime-xor absorbs"])
+def test_parts_of_a_history_may_be_read_by_others(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order: what is left is what `encode_user` leaves, and the same bits as when one reads all."""
+    ranker, _, inputs = setting(case)
+    for module in (absorbed, fused):
+        monkeypatch.setattr(module, "PART", 8)
+    dealt: list[int] = []
+
+    def backwards(works: Sequence[Callable[[], Any]]) -> list[Any]:
+        dealt.append(len(works))
+        return [work() for work in reversed(works)][::-1]
+
+    helped, alone = incremental_user(ranker, deal=backwards), incremental_user(ranker)
+    assert helped is not None
+    assert alone is not None
+    with torch.inference_mode():
+        context = ranker.context_tower(inputs.users, inputs.context)
+        found = [user.finish(started(ranker, user, inputs, EVENTS), context) for user in (helped, alone)]
+        assert torch.equal(found[0].memory[0], found[1].memory[0])
+        check(ranker, helped, started(ranker, helped, inputs, EVENTS), inputs)
+    assert set(dealt) == {8}
 
 
 @pytest.mark.parametrize("case", SLIDING)
@@ -202,10 +230,11 @@ def test_bytes_are_those_of_the_tensors_held() -> None:
     ranker, user, inputs = setting("lime-mha")
     with torch.inference_mode():
         reading = started(ranker, user, inputs, 20)
-        heads, links, width, number = 2, 4, 4, 8
-        state = heads * links * (8 + number + number + number * width)
+        heads, links, width, number = 2, 4, 8, 8
+        # absorbed: whole rows per head and link, projected only in states of the past
+        newest, state = (heads * links * (8 + number + number + number * one) for one in (width, width // heads))
         queries = heads * links * width * number
-        assert reading.bytes == state + queries
+        assert reading.bytes == newest + queries
         assert isinstance(reading, WindowReading)
         reading.drop(1, lambda start, stop: events_of(ranker, inputs, start, stop))
         assert reading.older is not None
@@ -213,7 +242,7 @@ def test_bytes_are_those_of_the_tensors_held() -> None:
         block = reading.older.block
         assert block.times is not None
         rows = block.rows.numel() * 8 + block.times.numel() * 8
-        assert reading.bytes == 2 * state + queries + sum(states.values()) + rows
+        assert reading.bytes == newest + state + queries + sum(states.values()) + rows
 
 
 def test_growing_rows_keep_what_was_handed_out() -> None:

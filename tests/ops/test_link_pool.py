@@ -19,6 +19,7 @@ from limerank.ops.link_pool import (
     LinkPool,
     PoolState,
     absorb_keys,
+    absorbed,
     merge_states,
     pool,
     pool_absorbed,
@@ -305,8 +306,8 @@ def test_refused_events_leave_no_trace_however_many(position: int) -> None:
 
 
 @pytest.mark.parametrize("decay", [None, 2e-4])
-def test_absorbed_over_several_chunks_and_appends(decay: float | None) -> None:
-    """With and without recency: chunks, a second append and single rows all equal one softmax."""
+def test_absorbed_over_several_chunks_and_appends(decay: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without recency: chunks, parts in any order, a second append and single rows all equal one softmax."""
     pool_, count = links(decay=decay), 2 * pool.CHUNK + 300
     generator = torch.Generator().manual_seed(8)
     rows = torch.randn(count, WIDTH, generator=generator, dtype=torch.float64)
@@ -317,10 +318,13 @@ def test_absorbed_over_several_chunks_and_appends(decay: float | None) -> None:
     shared = normal.expand(count, HEADS, WIDTH)
     expected = one_softmax(pool_, shared, shared, times, now=10**6)
     streamed = pool_absorbed(rows, pool_, maps, times)
+    monkeypatch.setattr(absorbed, "PART", 500)
+    dealt = pool_absorbed(rows, pool_, maps, times, deal=lambda works: [work() for work in works[::-1]][::-1])
+    assert torch.equal(dealt.total, pool_absorbed(rows, pool_, maps, times).total)
     appended = pool_.pool(normal[:7], normal[:7], None if times is None else times[:7])
     pool_.append(appended, normal[7:-1], normal[7:-1], None if times is None else times[7:-1])
     pool_.append_row(appended, normal[-1, 0], None if times is None else float(times[-1]))
-    for state in (streamed, appended):
+    for state in (streamed, dealt, appended):
         torch.testing.assert_close(state.finalize(), expected, rtol=1e-9, atol=1e-12)
 
 

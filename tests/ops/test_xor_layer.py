@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from limerank.errors import ArgumentError
 from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack
 from limerank.ops.cost import absorption
+from limerank.ops.dealing import in_order
 from limerank.ops.xor_layer import fused, fused_xor_layer, fused_xor_stack
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, ProjectedChunks
 
@@ -56,6 +58,34 @@ def test_fused_equals_plain(layers: int, activation: Any, absorb: bool) -> None:
             got = fused_xor_stack(rows, own, weights, absorb=absorb)
             torch.testing.assert_close(got, expected[user], rtol=1e-9, atol=1e-10)
             assert torch.equal(rows, untouched), "the caller's history must not change"
+
+
+@pytest.mark.parametrize("absorb", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_parts_of_a_history_are_independent_works(activation: Any, absorb: bool, monkeypatch: Any) -> None:
+    """Whoever does them, in whatever order: the same bits; and to rounding those of a history in one part."""
+    monkeypatch.setattr(fused, "CHUNK", 4)
+    monkeypatch.setattr(fused, "PART", 8)
+    module, (sources, links, _) = stack(3, activation=activation), inputs([43])
+    weights = [layer.tensors() for layer in module.layers]  # type: ignore[operator]
+    dealt: list[int] = []
+
+    def backwards(works: Sequence[Callable[[], Any]]) -> list[Any]:
+        dealt.append(len(works))
+        return [work() for work in reversed(works)][::-1]
+
+    with ThreadPoolExecutor(3) as threads:
+        results = [
+            fused_xor_stack(sources, links[0], weights, absorb=absorb, deal=deal)
+            for deal in (in_order, backwards, lambda works: list(threads.map(lambda work: work(), works)))
+        ]
+    assert dealt == [6, 6, 6]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    monkeypatch.setattr(fused, "PART", 64)
+    whole = fused_xor_stack(sources, links[0], weights, absorb=absorb, deal=backwards)
+    assert dealt == [6, 6, 6], "a short history is nobody else's work"
+    torch.testing.assert_close(results[0], whole, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

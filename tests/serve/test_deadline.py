@@ -69,6 +69,20 @@ def test_a_user_whose_state_is_kept_reads_all(engine: Engine) -> None:
     assert kept.item_ids == whole.item_ids
 
 
+def test_a_kept_state_that_does_not_answer_a_request_is_no_reason_to_read_all(engine: Engine) -> None:
+    """A short history's state cannot grow: with an event more all would be read again, for which there is no time."""
+    fresh, other = Engine(engine.bundle), Engine(engine.bundle)
+    whole, more = fresh.answer("u2"), [Event("i7", {"clicked": 1})]
+    for _ in range(40):
+        fresh.stages.cost.observe(whole.history_used, 50.0)
+    cut, expected = fresh.answer("u2", events=more, deadline_ms=Deadline(20, Clock())), other.answer("u2", events=more)
+    assert cut.history_used < whole.history_used
+    assert cut.degraded == [f"user: read the latest {cut.history_used} of {expected.history_used} events"]
+    free = fresh.answer("u2", events=more)
+    assert free.history_used == expected.history_used  # what was cut short is not kept
+    np.testing.assert_allclose(free.probabilities, expected.probabilities, rtol=0, atol=1e-6)
+
+
 def test_enough_time_changes_nothing(engine: Engine) -> None:
     """A clock that stands still: the same answer as without a deadline, and nothing is degraded."""
     fresh, other = Engine(engine.bundle), Engine(engine.bundle)  # that do not know yet how long a user stage takes

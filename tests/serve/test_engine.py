@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -128,3 +130,12 @@ def test_repeated_candidates_are_listed(engine: Engine) -> None:
     ranking = engine.answer("u2", ["i1", "i2", "i1", "i3", "i3"])
     assert ranking.repeated_items == ["i1", "i3"]
     assert len(ranking.item_ids) == 5
+
+
+def test_ids_may_be_whole_numbers_in_every_call(engine: Engine) -> None:
+    number: Any = 2
+    nothing: Any = None
+    assert not engine.encode_user(number).known_user
+    assert not engine.user_inputs(number, {})[1]
+    with pytest.raises(UsageError, match="user_id: None is no id"):
+        engine.encode_user(nothing)

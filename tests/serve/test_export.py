@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +35,7 @@ from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.history import HistoryIndex
-from limerank.errors import ConflictError
+from limerank.errors import ConflictError, UnavailableError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.dealing import in_order
 from limerank.progress import Progress
@@ -164,7 +167,7 @@ def test_what_was_damaged_meanwhile_is_computed_again(
 
     with monkeypatch.context() as late:
         late.setattr(files, "record_files", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(UnavailableError, match="no room left"):
             exported(own, dataset, tmp_path / "store")
     (folder,) = unfinished(tmp_path / "store")
     damage(folder / file)
@@ -210,6 +213,50 @@ def test_an_export_that_somebody_works_on_is_left_alone(own: Ranker, dataset: St
             exported(own, dataset, tmp_path)
         assert BundleStore(tmp_path).collect(keep=1) == []
     assert BundleStore(tmp_path).collect(keep=1) == [folder.name]
+
+
+def test_nobody_begins_to_work_on_what_is_being_collected(
+    own: Ranker, dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while an unfinished export is deleted nor with a lock that was deleted with it."""
+    with pytest.raises(Killed):
+        exported(own, dataset, tmp_path, progress=KilledAt(100))
+    delete, refused = shutil.rmtree, []
+
+    def delete_slowly(folder: Path, **options: Any) -> None:
+        if folder.name.endswith(".unfinished"):
+            with pytest.raises(ConflictError, match="another process is exporting the same there"):
+                exported(own, dataset, tmp_path)
+            refused.append(folder.name)
+        delete(folder, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", delete_slowly)
+        assert BundleStore(tmp_path).collect(keep=1) == refused != []
+    assert exported(own, dataset, tmp_path).kept == 0
+    lock, take = tmp_path / "lock", fcntl.flock
+
+    def take_late(handle: Any, how: int) -> None:
+        lock.unlink()
+        take(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", take_late)
+    with pytest.raises(ConflictError, match="another process is exporting"), files.locked(lock, "exporting"):
+        pytest.fail("a lock that nobody else sees")
+
+
+@pytest.mark.parametrize("limit", [4000, 40_000])
+def test_a_full_disk_is_named(own: Ranker, dataset: StoredDataset, tmp_path: Path, limit: int) -> None:
+    """Whoever writes raises its own error: for weights it is safetensors', for rows the system's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(UnavailableError, match=r"no room left on the device; .*: free some, then export again"):
+            exported(own, dataset, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert BundleStore(tmp_path).ids() == []
+    assert exported(own, dataset, tmp_path).bundle.manifest.items == 201
 
 
 def test_the_command_tells_what_it_took(runs: dict[str, Run], tmp_path: Path) -> None:

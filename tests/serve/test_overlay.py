@@ -218,6 +218,24 @@ def test_folding_is_an_export_anew(dataset: StoredDataset, store: Path, tmp_path
     assert_answers_alike(folded, world.exported_anew(tmp_path / "again"), world, ["4"])
 
 
+def test_a_new_name_is_not_forgotten_as_contained(tmp_path: Path) -> None:
+    """The bundle has its features, but calls it otherwise; folded, it has both."""
+    raw = rich_log()
+    assert raw.items is not None
+    named = raw.items.with_columns(name=pl.format("The {}", "item_id"))
+    schema = raw.schema.model_copy(update={"display": "name"})
+    dataset = prepare(type(raw)(**{**raw.__dict__, "items": named, "schema": schema}), tmp_path / "d")
+    exported("lime-mha", dataset, tmp_path / "store")
+    engine, world = Engine.open(tmp_path / "store"), World(dataset)
+    engine.upsert([Item("4", world.items["4"], "A new name"), Item("5", world.items["5"], "The 5")])
+    assert engine.live_catalog.forget() == ["5"]
+    assert engine.rank("3", ["4", "5"]).sort("item_id")["display"].to_list() == ["A new name", "The 5"]
+    engine.upsert([Item("6", features(2))])
+    live = LiveCatalog(fold(BundleStore(tmp_path / "store")))
+    assert set(live.forget()) == {"4", "6"}
+    assert live.current().displays_of(["4", "5", "6"]) == ["A new name", "The 5", "The 6"]
+
+
 def test_changes_outlive_the_bundle_they_were_made_for(dataset: StoredDataset, store: Path, tmp_path: Path) -> None:
     """A bundle of other weights encodes and computes them anew; what it holds already is served from it."""
     world = changed_world(dataset, Engine.open(store))
@@ -260,6 +278,7 @@ def test_the_next_request_of_every_engine_sees_it(store: Path) -> None:
 def test_kept_states_are_of_the_features_they_were_computed_from(store: Path) -> None:
     """New items may be added without computing anything anew; replacing one that a history names may not."""
     engine, other = Engine.open(store), Engine.open(store, states=0)
+    engine.stages.users.least_events = 0  # of histories this short only finished states would be kept
     engine.upsert([Item("x", features(1))])
     history = [Event("x", {"clicked": 1})]
 
@@ -371,6 +390,10 @@ def test_calls_that_cannot_be_meant(store: Path) -> None:
         ([("x", features(1))], "tuple is no Item"),
         ("x", "str is no list of items"),
         (pl.DataFrame({"id": ["x"]}), "column 'item_id' is missing"),
+        ([Item("half \ud800", features(1))], "has half a character"),
+        ([Item("x", features(1), "half \udfff")], "has half a character"),
+        ([Item("x", {**features(1), "title": "\ud800"})], "feature 'title' is hashed, but .* has half a character"),
+        ([Item("x", {**features(1), "tags": ["\ud800"]})], "feature 'tags' is multi_valued, but .* has half"),
         ([Item("x", features(1), display=5)], "display 5 is not a text"),  # type: ignore[arg-type]
     ):
         with pytest.raises(UsageError, match=message):
@@ -413,3 +436,14 @@ def test_explanations_read_the_overlay(store: Path) -> None:
     logits = np.array([candidate.logit for candidate in explanation.candidates])
     scores = engine.score(engine.encode_user("3", events=events), asked)[:, 0]
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
+
+
+def test_a_catalog_without_items_is_still_the_catalog_of_a_history(store: Path) -> None:
+    """Everything is deleted, the new item, too; its event is read with its features, as that of any deleted item."""
+    engine = Engine.open(store)
+    engine.upsert([Item("new", {"title": "title 3", "tags": ["t1"], "image": [1.0, 2.0, 3.0, 4.0]})])
+    before = engine.user_inputs("3", {}, [Event("new", {"clicked": 1})])[0].history
+    engine.delete(["new", *(str(number) for number in range(ITEMS))])
+    assert len(engine.catalog) == 0
+    after = engine.user_inputs("3", {}, [Event("new", {"clicked": 1})])[0].history
+    np.testing.assert_array_equal(after.items.indices[after.item_of_event], before.items.indices[before.item_of_event])

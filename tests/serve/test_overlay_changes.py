@@ -19,13 +19,13 @@ from limerank import files
 from limerank.errors import BundleError, ConflictError, LimerankError
 from limerank.serve.engine import Engine
 from limerank.serve.overlay import changes
-from limerank.serve.overlay.changes import ChangeFile
+from limerank.serve.overlay.changes import ChangeFile, News
 
 TOGETHER = 20
 WRITER = f"""
 import sys
 from pathlib import Path
-from limerank.serve.overlay.changes import ChangeFile
+from limerank.serve.overlay.changes import ChangeFile, News
 store, name, first, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 file = ChangeFile(store)
 for number in range(first, first + count):
@@ -139,7 +139,12 @@ def test_a_reader_learns_what_is_new_and_what_is_forgotten(tmp_path: Path) -> No
     assert news is not None
     assert not news.anew
     assert [(c.item_id, c.deleted, c.features, c.position) for c in news.changes] == [("x", True, {"a": 1}, 0)]
-    assert file.forget(["x", "y"]) == ["x"]
+    assert file.forget({"y": None}) == []
+    assert reader.news() in (None, News([], anew=False))
+    seen = news.changes[0].version
+    file.write({"x": ({"a": 2}, None)})
+    assert file.forget({"x": seen}) == []  # somebody was faster, and is not lost
+    assert file.forget({"x": seen + 1, "y": None}) == ["x"]
     news = reader.news()
     assert news is not None
     assert news.anew
@@ -229,7 +234,7 @@ def test_a_writer_does_not_build_on_damage(tmp_path: Path) -> None:
     file.write({"needle": ({"title": "what is to be damaged"}, None)})
     content = file.path.read_bytes()
     file.path.write_bytes(content.replace(b"what is to be damaged", b"what was to be damaged"[:21]))
-    for attempt in (lambda: file.write({"needle": ({}, None)}), lambda: file.forget(["needle"]), file.records):
+    for attempt in (lambda: file.write({"needle": ({}, None)}), lambda: file.forget({"needle": None}), file.records):
         with pytest.raises(BundleError, match="the record of item b'needle' is damaged; restore it from a copy"):
             attempt()
 

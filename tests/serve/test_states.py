@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from dense_lime import EXACT, shaken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError
 from limerank.models import RANKERS, build_ranker
 from limerank.models.incremental import Events
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.offline import export
 from limerank.serve.engine import Engine
 from limerank.serve.requests import Asked, Event, RequestReader
 from limerank.serve.states import StateCounts, UserSource, UserStates
@@ -57,12 +60,15 @@ def built(form: dict[str, Any], bundle: Bundle) -> UserSource:
 class Oracle:
     """Asks kept states and computes the same anew."""
 
-    def __init__(self, source: UserSource, states: UserStates) -> None:
-        self.source, self.states = source, states
+    def __init__(self, source: UserSource, states: UserStates, *, alone: bool = True) -> None:
+        self.source, self.states, self.alone = source, states, alone
 
     def check(self, user_id: str, device: str, events: Sequence[Event], now: int | None = None) -> str:
         asked = self.source.reader.ask(user_id, {"device": device}, events, now)
+        known = self.states.knows(self.source, asked)
         found = self.states.encode(self.source, asked)
+        if self.alone:  # whoever is short of time is told before what will happen
+            assert known == (found.how != "computed")
         with torch.inference_mode():
             expected = self.source.ranker.encode_user(self.source.reader.inputs(asked))
         pairs = zip((*found.state.memory, found.state.head_part), (*expected.memory, expected.head_part), strict=True)
@@ -283,7 +289,7 @@ def test_eight_threads_get_the_answers_of_one(engine: Engine) -> None:
 
     def ask(request: tuple[str, list[Event], str]) -> str:
         user, events, device = request
-        return Oracle(slow, states).check(user, device, events)
+        return Oracle(slow, states, alone=False).check(user, device, events)
 
     with ThreadPoolExecutor(8) as executor:
         hows = list(executor.map(ask, requests))
@@ -306,4 +312,29 @@ def test_an_error_leaves_nothing_half_changed(engine: Engine, monkeypatch: pytes
         patch.setattr(source.grows, "finish", broken)
         with pytest.raises(MemoryError):
             oracle.check("nobody", "tv", clicks(6))
+        with pytest.raises(MemoryError):
+            oracle.check("u1", "tv", clicks(1))
+    assert (states.counts().users, states.counts().bytes) == (0, 0)  # nor users without a size, who would stay for ever
     assert oracle.check("nobody", "tv", clicks(6)) == "computed"
+
+
+def test_states_are_approximate_only_where_that_was_asked_for(tmp_path: Path, dataset: StoredDataset) -> None:
+    """LIME-XOR with a budget says so, is near the exact answer, and shares no state with an exact engine."""
+    torch.manual_seed(0)
+    model = {"name": "lime-xor", "links": 4}
+    ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "model").eval()
+    bundle = export(ranker, model, dataset, tmp_path, max_history=50)
+    states = UserStates(2**24)
+    with Engine(bundle, states=states, stale_budget=0.5) as stale, Engine(bundle, states=states) as exact:
+        for engine in (stale, exact):
+            engine.stages.users.least_events = 0
+        for count in range(3):
+            found, expected = (engine.answer("u3", events=clicks(count)) for engine in (stale, exact))
+            assert found.user_state == ("approximate" if count else "computed")
+            assert expected.user_state == ("appended" if count else "computed")
+            rows = [np.argsort(one.item_ids) for one in (found, expected)]
+            np.testing.assert_allclose(
+                found.probabilities[rows[0]], expected.probabilities[rows[1]], atol=0.05 if count else 1e-6
+            )
+    with pytest.raises(ArgumentError, match="stale_budget"):
+        Engine(bundle, stale_budget=0.0)

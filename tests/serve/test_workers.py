@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from limerank.serve.workers import Workers
 from limerank.threads import available_cores
 
 WAIT_SECONDS = 60
+T = TypeVar("T")
 
 
 @pytest.fixture(name="workers", params=[1, 2, 5])
@@ -253,3 +256,17 @@ def test_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Workers(3).threads == 3
     with pytest.raises(UsageError, match="threads must be at least 1, but is 0"):
         Workers(0)
+
+
+def test_works_that_were_dealt_before_closing_are_done() -> None:
+    """Somebody closes the workers between the first helper and the second: the first does everything."""
+
+    class Closing(Workers):
+        def submit(self, work: Callable[[], T]) -> Future[T]:
+            submitted = super().submit(work)
+            self.close()
+            return submitted
+
+    done: list[int] = []
+    assert Closing(3).deal([partial(done.append, number) for number in range(5)]) == [None] * 5
+    assert done == list(range(5))

@@ -79,6 +79,9 @@ def show(result: EngineBench) -> None:
     for rate in result.exports:
         speed = f"{rate.items_per_second:,.0f} items per second"
         say(f"export of {rate.items:,} items, {rate.model}, d {rate.width}: {speed}")
+    opened = result.ids
+    looked_up = f"{opened.looked_up:,} looked up in {opened.lookup_ms:.1f} ms"
+    say(f"{opened.ids:,} ids open in {opened.open_seconds:.2f} s; {looked_up}")
     read = ", ".join(f"{ms:.1f} ms with {count} threads" for count, ms in result.read_ms.items())
     say(f"reading the rows of {result.items:,} items once: {read}")
     emit_table(

@@ -3,7 +3,7 @@
     o_c = [a_(c,h) B_(u,h)]_h        a_c [H * r] depends on no user, B_u [H, r, v] on no candidate
 
 Rows are cached per item; a candidate then costs r * d whatever the length of the history. Where nothing follows the
-product, the head's first layer folds into B_u (docs/explanation/serving-algebra.md).
+product, the head's first layer folds into B_u (docs/explanation/how-a-ranking-is-computed.md).
 """
 
 from __future__ import annotations

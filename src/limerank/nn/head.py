@@ -1,7 +1,7 @@
 """The interaction network: an MLP on [o_c, T_c, E^C], shared in form by every ranker.
 
 Its first layer is kept in three parts. The item's part `s_c` is cached per item, the user's part is computed once per
-request, and only the interaction's part is left for each candidate (docs/explanation/serving-algebra.md).
+request, and only the interaction's part is left for each candidate (docs/explanation/how-a-ranking-is-computed.md).
 
 All tasks share its layers and differ in the last one. With `task_hidden` each task has layers of its own behind the
 shared ones; a layer of all tasks is then one product with a block per task.

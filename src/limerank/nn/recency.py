@@ -3,7 +3,8 @@
     x_j - decay_h (now - t_j),  decay_h > 0 per head
 
 In a softmax `now` cancels, so the bias equals x_j + decay_h t_j up to a constant: a user state that has read an event
-never has to be touched because time passed (docs/explanation/serving-algebra.md). SiLU attention has no such form.
+never has to be touched because time passed (docs/explanation/how-a-ranking-is-computed.md). SiLU attention has no such
+form.
 """
 
 from __future__ import annotations

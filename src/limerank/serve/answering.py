@@ -45,20 +45,32 @@ class EncodedRequest:
 class Stages:
     """The stages of requests to one bundle; safe from many threads."""
 
-    def __init__(self, bundle: Bundle, workers: Workers, states: UserStates | None) -> None:
+    def __init__(
+        self, bundle: Bundle, workers: Workers, states: UserStates | None, stale_budget: float | None = None
+    ) -> None:
         self.bundle = bundle
         self.workers = workers
         self.states = states
-        stage = prepare_user_stage(bundle.ranker, bundle.item_table)
+        stage = prepare_user_stage(bundle.ranker, bundle.item_table, deal=workers.deal)
         self.requests = RequestReader(bundle, by_row=True)
-        self.users = UserSource(bundle.manifest.id, stage.ranker, self.requests, encode=stage, embed=stage.history)
+        self.users = UserSource(
+            bundle.manifest.id,
+            stage.ranker,
+            self.requests,
+            encode=stage,
+            embed=stage.history,
+            deal=workers.deal,
+            stale_budget=stale_budget,
+        )
+        # exact and approximate engines may have states in common, which must not be mixed up
+        self.kind = "" if self.users.exact else f"/stale {stale_budget}"
         self.cost = UserStageCost()
         self.scorer = Scorer(bundle.ranker, bundle.rows)
         if self.scorer.worth_preparing:
             workers.run(partial(self.scorer.prepare, workers.deal))
 
     def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
-        """The user stage, over as many events as there is time for, unless a state is kept of the user."""
+        """The user stage, over as many events as there is time for, unless a kept state answers the request."""
         encoded = self._encoded(asked, record)
         took = record.timeline.lap("user")
         if encoded.how == "computed":
@@ -68,15 +80,16 @@ class Stages:
     def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
         used = asked.count - self.requests.first_kept(asked)
         version = None if self.states is None else self.requests.version(asked)
-        users = self.users if version is None else self.users.of_version(version)
-        if self.states is None or version is None or not self.states.knows(users, asked.user_id):
+        users = self.users if version is None else self.users.of_version(version + self.kind)
+        if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
             readable = events_in_time(record, self.cost, used)
             if readable < used:
                 return EncodedRequest(users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
         if self.states is None or version is None:
             return EncodedRequest(users.encode(asked), asked.known_user, used, "computed")
         found = self.states.encode(users, asked)
-        return EncodedRequest(found.state, asked.known_user, used, found.how)
+        how = found.how if found.how == "computed" or users.exact else "approximate"
+        return EncodedRequest(found.state, asked.known_user, used, how)
 
     def ordered(
         self,

@@ -18,6 +18,7 @@ from limerank.batch import Features
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.overlay.changes import Change
 from limerank.serve.overlay.items import ItemReader
 from limerank.serve.overlay.view import NOWHERE, OverlayView
 from limerank.serve.scorer import Scored, ScoringPath
@@ -157,6 +158,21 @@ class Catalog:
                 if entry is not None and entry.change.display is not None:
                     displays[position] = entry.change.display
         return displays
+
+    def held_changes(self) -> list[Change]:
+        """Upserts that change nothing: the bundle has the item with these features, and is told no other display."""
+        upserts = [
+            entry.change
+            for entry in self.overlay.entries.values()
+            if entry.slot == NOWHERE and entry.unfit is None and not entry.change.deleted
+        ]
+        own = self.bundle.item_ids.displays_of(self.bundle.item_ids.rows_of([one.item_id for one in upserts]))
+        shown = self.bundle.manifest.display is not None
+        return [
+            one
+            for one, display in zip(upserts, own, strict=True)
+            if not shown or one.display is None or one.display == display
+        ]
 
     def history_features(self, rows: Rows) -> tuple[Features, Rows]:
         """A table of item features, and where in it the items of a history stand; deleted ones keep theirs."""

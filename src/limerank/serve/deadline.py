@@ -3,7 +3,7 @@
 Work is left out in this order, and each time the answer's `degraded` says what and why:
 
 1. the user stage reads the latest events only, as many as fit half of the time, by what it took before (unless a state
-   is kept of the user);
+   is kept that answers the request, as it is or grown by new events);
 2. retrieval that ran beside it is then waited for during half of the time that is left; if nothing came, the most
    popular items stand in for what it would have found;
 3. candidates are scored block by block until time is up: the answer is the best of those that were scored;

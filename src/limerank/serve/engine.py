@@ -44,7 +44,14 @@ class Engine:
     the end of a `with` block, or when the engine is not used any more.
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int | None = None, states: int | UserStates = STATES_BYTES) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int | None = None,
+        states: int | UserStates = STATES_BYTES,
+        stale_budget: float | None = None,
+    ) -> None:
         self.workers = Workers(threads)
         self.bundle = bundle
         self.ranker = bundle.ranker
@@ -53,7 +60,7 @@ class Engine:
         self.retrievers = Retrievers(bundle)
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
-        self.stages = Stages(bundle, self.workers, self.states)
+        self.stages = Stages(bundle, self.workers, self.states, stale_budget)
 
     @classmethod
     def open(
@@ -63,14 +70,16 @@ class Engine:
         *,
         threads: int | None = None,
         states: int | UserStates = STATES_BYTES,
+        stale_budget: float | None = None,
     ) -> Engine:
         """An engine on a store's active bundle, or on the one named; the bundle is verified.
 
         `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
-        be kept of users between requests (0: nothing), or states that several engines have in common.
+        be kept of users between requests (0: nothing), or states that several engines have in common. With
+        a `stale_budget` kept states of LIME-XOR may be approximate, by default never (docs/explanation/user-states.md).
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id), threads=threads, states=states)
+        return cls(opened.open_bundle(bundle_id), threads=threads, states=states, stale_budget=stale_budget)
 
     @property
     def catalog(self) -> Catalog:

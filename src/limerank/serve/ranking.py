@@ -28,7 +28,8 @@ class Ranking:
     known_user: bool
     """Whether the bundle has a history of this user."""
     user_state: str
-    """`cached`: nothing new had happened; `appended`: only new events were read; `computed`: the whole history was."""
+    """`cached`: nothing new had happened; `appended`: only new events were read; `computed`: the whole history was;
+    `approximate`: new events were read against stale links, which an engine with a `stale_budget` may do."""
     history_used: int
     """Events that were read."""
     candidates: int

@@ -18,7 +18,7 @@ from limerank.errors import UsageError, did_you_mean
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import Catalog
-from limerank.serve.checks import checked_ids
+from limerank.serve.checks import checked_id, checked_ids
 from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
 
 
@@ -125,7 +125,8 @@ class RequestReader:
         catalog: Catalog | None = None,
     ) -> Asked:
         """A request as the bundle's encoders see it; the cost does not depend on the stored history."""
-        bundle, catalog = self.bundle, catalog or self._as_exported
+        bundle, user_id = self.bundle, checked_id(user_id, "user_id")
+        catalog = self._as_exported if catalog is None else catalog  # not `or`: one without items is a catalog, too
         self._check_names(Role.CONTEXT, context)
         for event in events:
             self._check_names(Role.EVENT, event.features)
@@ -176,14 +177,17 @@ class RequestReader:
 
     def items_of(self, asked: Asked, rows: Ints) -> tuple[Features, Ints]:
         """A table of item features, and where in it the items of a history stand: the bundle's, unless they changed."""
-        return (asked.catalog or self._as_exported).history_features(rows)
+        return self._catalog_of(asked).history_features(rows)
 
     def version(self, asked: Asked) -> str | None:
         """What a kept state of this history depends on besides its events; None: it reads items that were replaced."""
-        catalog = asked.catalog or self._as_exported
+        catalog = self._catalog_of(asked)
         if not catalog.overlay.replaces:  # then nothing that is stored can have changed
             return catalog.reading_version(asked.items)
         return catalog.reading_version(self.columns(asked, self.first_kept(asked), asked.count)[0])
+
+    def _catalog_of(self, asked: Asked) -> Catalog:
+        return self._as_exported if asked.catalog is None else asked.catalog
 
     def columns(self, asked: Asked, first: int, stop: int) -> tuple[Ints, Ints, Ints | None]:
         """Item rows, encoded features and times of the events from one number up to another."""

@@ -79,7 +79,7 @@ class Workers:
         """
         hand = _Hand(works)
         if not self._inside:
-            helpers = [self.submit(hand.play) for _ in range(min(self.threads, len(works)))]
+            helpers = self._helpers(hand.play, min(self.threads, len(works)))
         else:
             helpers = self._idle_helpers(hand.play, len(works) - 1)
             hand.play()
@@ -111,6 +111,14 @@ class Workers:
     def _inside(self) -> bool:
         """Whether the caller is one of these workers."""
         return getattr(self._here, "worker", False)
+
+    def _helpers(self, work: Callable[[], None], most: int) -> list[Future[None]]:
+        """So many workers that do this work, or as many as can be had: the first is enough to do all."""
+        helpers = [self.submit(work)] if most else []
+        with suppress(ClosedError, RuntimeError):  # closed meanwhile, or no more threads can be started
+            for _ in range(most - 1):
+                helpers.append(self.submit(work))
+        return helpers
 
     def _idle_helpers(self, work: Callable[[], None], most: int) -> list[Future[None]]:
         """So many idle workers that do this work; none while closing, when work that was submitted is still done."""

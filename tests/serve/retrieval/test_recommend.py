@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -58,6 +59,39 @@ def test_what_a_callable_finds_is_ranked_exactly(engine: Engine) -> None:
     assert asked == [("u2", 50)]
     engine.recommend("u2", 10, retriever=found, candidates=50)
     assert asked[-1][1] == 50 + engine.answer("u2", exclude_seen=True).seen_items  # what was seen must not use it up
+
+
+@pytest.mark.parametrize("name", ["exact", "popular", "faiss"])
+def test_a_callable_may_be_called_like_a_retriever_of_ours(engine: Engine, name: str) -> None:
+    def found(user_id: str, count: int) -> list[str]:
+        return ["i5", "i9"]
+
+    found.__name__ = name
+    ranking = engine.recommend("u2", 10, retriever=found, filter_seen=False)
+    assert sorted(ranking.item_ids) == ["i5", "i9"]
+    both = engine.recommend("u2", 500, retriever=[found, "popular"], filter_seen=False)
+    assert {"i5", "i9"} < set(both.item_ids)
+    assert both.retrieved_by == [name, "popular"]
+
+
+def test_a_deadline_may_be_centuries_away(engine: Engine) -> None:
+    """Longer than a lock can wait: retrieval is still waited for, and it is slower than the user stage."""
+    begun = threading.Event()
+
+    class Told(dict[str, Any]):
+        """A context that is read in the user stage."""
+
+        def __iter__(self) -> Iterator[str]:
+            begun.set()
+            return super().__iter__()
+
+    def slow(user_id: str, count: int) -> list[str]:
+        begun.wait(PATIENCE)
+        time.sleep(0.2)
+        return ["i5"]
+
+    ranking = engine.recommend("u2", 3, retriever=slow, filter_seen=False, context=Told(), deadline_ms=1e15)
+    assert (ranking.item_ids, ranking.degraded) == (["i5"], [])
 
 
 def test_retrieval_and_the_user_stage_run_at_the_same_time(engine: Engine) -> None:
@@ -264,3 +298,18 @@ def test_the_catalog_is_that_of_today(store: Path, tmp_path: Path, retriever: st
         assert gone not in after.item_ids
         assert after.unknown_items == []
         assert ("brand new" in after.item_ids) == (retriever != "popular")
+
+
+@pytest.mark.parametrize("retriever", ["exact", "popular", "faiss"])
+def test_what_was_deleted_takes_nobodys_seat(store: Path, tmp_path: Path, retriever: str) -> None:
+    """As many candidates as were asked for, when all that a retriever would have named first is gone."""
+    if retriever == "faiss":
+        need("faiss", "faiss")
+    shutil.copytree(store, tmp_path / "store")
+    with Engine.open(tmp_path / "store") as changed:
+        before = changed.recommend("nobody", 20, retriever=retriever, candidates=20)
+        changed.delete(before.item_ids)
+        after = changed.recommend("nobody", 20, retriever=retriever, candidates=20)
+        assert len(after.item_ids) == 20
+        assert not set(before.item_ids) & set(after.item_ids)
+        assert after.candidates == (180 if retriever == "exact" else 20)

@@ -118,6 +118,11 @@ def test_an_index_goes_with_its_bundle(faiss_engine: Engine) -> None:
     (store.path / "ACTIVE.json").write_text(f'{{"current": "{newer.name}", "previous": null}}')
     assert store.collect(1) == [old.name]
     assert not index_path(faiss_engine.bundle).exists()
+    assert faiss_engine.recommend("u2", retriever="faiss").item_ids  # the engine keeps its bundle, and makes it anew
+    kept = store.path / "indexes" / newer.name
+    kept.mkdir()
+    assert store.collect(1) == []
+    assert list(kept.parent.iterdir()) == [kept]
 
 
 def test_what_an_index_cannot_be_is_refused(faiss_engine: Engine) -> None:
@@ -165,3 +170,15 @@ def test_recall_is_the_fraction_found() -> None:
     found = [np.array([4, 9, 1]), np.array([8, 7, 6, 5])]
     recall = recall_of(best, found, k=4, candidates=4)
     assert (recall.mean, recall.least, recall.users) == (0.75, 0.5, 2)
+
+
+@pytest.mark.parametrize("rows", [[1], [1, 2] * 150, list(range(1, 9)) * 40])
+def test_few_or_equal_items_have_a_linear_head_too(engine: Engine, rows: list[int]) -> None:
+    """There are more numbers in a row than different rows: the best fit is not the only one, but there is one."""
+    catalog = engine.bundle.rows.chosen(torch.tensor(rows))
+    for user in range(8):
+        state = engine.encode_user(f"u{user}").state
+        query = LinearHead(engine.ranker, catalog).query(state).double()
+        logits = score_candidates(engine.ranker, state, catalog)[:, 0].double()
+        found = item_vectors(*catalog.widened()).double() @ query
+        torch.testing.assert_close(found - found.mean(), logits - logits.mean(), atol=0.02, rtol=0)

@@ -58,6 +58,16 @@ class Exported(BaseModel):
     items_per_second: float
 
 
+class OpenedIds(BaseModel):
+    """A map of many ids, opened: hashed, mapped, every id looked up once; and some ids looked up."""
+
+    ids: int
+    bytes: int
+    open_seconds: float
+    looked_up: int
+    lookup_ms: float
+
+
 class EngineBench(BaseModel):
     """All figures of one run."""
 
@@ -76,4 +86,5 @@ class EngineBench(BaseModel):
     rows: list[EngineRow]
     appends: list[Append]
     exports: list[Exported]
+    ids: OpenedIds
     goals: list[Goal]

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from limerank.bench.engine.appending import measure_append
-from limerank.bench.engine.goals import INDUSTRIAL, LARGE, SMALL, judge
+from limerank.bench.engine.goals import INDUSTRIAL, LARGE, SMALL, ids_goal, judge
+from limerank.bench.engine.ids import measure_ids
 from limerank.bench.engine.made_up_store import made_up_dataset, made_up_export, user_with
 from limerank.bench.engine.results import EngineBench, EngineRow, Exported
 from limerank.bench.machine import copy_gbytes, gemm_gflops, interleaved_medians
@@ -93,6 +94,8 @@ def run_engine_bench(
     long: int = LONG,
     threads: Sequence[int] | None = None,
     repeats: int = 9,
+    epochs: int = EPOCHS,
+    ids: int = 10_000_000,
     skylines: bool = True,
 ) -> EngineBench:
     """Measure all groups in a temporary folder, which takes about 2 GB for a million items."""
@@ -103,7 +106,7 @@ def run_engine_bench(
         path = Path(folder)
         progress.say("making a large catalog and a trained ranker of it")
         dataset = made_up_dataset(path / "large", items, [100])
-        large = made_up_export(dataset, _options("lime-mha", LARGE_SIZES), path / "large-bundle", epochs=EPOCHS)
+        large = made_up_export(dataset, _options("lime-mha", LARGE_SIZES), path / "large-bundle", epochs=epochs)
         rows, read_ms = _measure_large(large.bundle, counts, repeats, progress)
         dataset = made_up_dataset(path / "industrial", industrial_items, (SHORT, 100, long))
         exported = {
@@ -114,6 +117,7 @@ def run_engine_bench(
         for count in counts:
             rows += _measure_industrial(bundles, count, long, repeats, progress)
         appends = [measure_append(bundles[model], user_with(long), repeats) for model in ("lime-mha", "lime-xor")]
+        opened = measure_ids(path, ids)
     exports = [_rate("lime-mha", LARGE_SIZES, large), _rate("lime-mha", INDUSTRIAL_SIZES, exported["lime-mha"])]
     return EngineBench(
         torch=torch.__version__,
@@ -129,7 +133,8 @@ def run_engine_bench(
         rows=rows,
         appends=appends,
         exports=exports,
-        goals=judge(rows, read_ms, appends, exports, max(counts)),
+        ids=opened,
+        goals=[*judge(rows, read_ms, appends, exports, max(counts)), ids_goal(opened)],
     )
 
 

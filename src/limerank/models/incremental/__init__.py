@@ -5,7 +5,7 @@ from __future__ import annotations
 from limerank.errors import ArgumentError
 from limerank.models.base import Ranker
 from limerank.models.incremental.pools import LinkPoolUser, SeedPoolUser
-from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading
+from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading, bytes_of
 from limerank.models.incremental.recurrences import LightningUser, MambaUser
 from limerank.models.incremental.rows import GrowingRows
 from limerank.models.incremental.sums import OuterSumUser, RandomFeatureUser, RowSumUser
@@ -20,15 +20,26 @@ from limerank.models.performer import PerformerRanker
 from limerank.models.pma import PMARanker
 from limerank.models.ttsn import TTSNRanker
 from limerank.nn.encodings import KEEPS_CACHES
+from limerank.ops.dealing import Deal, in_order
 
-__all__ = ["Events", "Fetch", "GrowingRows", "IncrementalUser", "Reading", "incremental_user"]
+__all__ = ["Events", "Fetch", "GrowingRows", "IncrementalUser", "Reading", "bytes_of", "incremental_user"]
 
 
-def incremental_user(ranker: Ranker, stale_budget: float | None = None) -> IncrementalUser | None:
+def incremental_user(
+    ranker: Ranker, stale_budget: float | None = None, deal: Deal = in_order
+) -> IncrementalUser | None:
     """A ranker's incremental user stage; None where every event changes everything, so that a history is read again.
 
-    `stale_budget` allows LIME-XOR to be approximate (`models.incremental.xor`): never unless it is given.
+    `stale_budget` allows LIME-XOR to be approximate (`models.incremental.xor`): never unless it is given. `deal` does
+    parts of long histories where they can be cut; results do not depend on by whom.
     """
+    user = _incremental_user(ranker, stale_budget)
+    if user is not None:
+        user.deal = deal
+    return user
+
+
+def _incremental_user(ranker: Ranker, stale_budget: float | None) -> IncrementalUser | None:
     if stale_budget is not None and not stale_budget > 0:
         raise ArgumentError(f"stale_budget must be more than 0, but is {stale_budget}; None is exact")
     if not KEEPS_CACHES[ranker.options.encoding]:

@@ -19,6 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from limerank.models.base import Ranker, UserState
+from limerank.ops.dealing import Deal, in_order
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class IncrementalUser(ABC):
 
     def __init__(self, ranker: Ranker) -> None:
         self.ranker = ranker
+        self.deal: Deal = in_order
+        """Who does the parts of a long history, where it can be cut."""
 
     @abstractmethod
     def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:
@@ -87,5 +90,6 @@ class IncrementalUser(ABC):
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Memory of tensors that share none."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    """Memory that tensors keep alive: a view keeps all of what it is a view of, and views of one tensor share it."""
+    kept = {memory.data_ptr(): memory.nbytes() for memory in (tensor.untyped_storage() for tensor in tensors)}
+    return sum(kept.values())

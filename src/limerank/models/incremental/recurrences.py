@@ -86,7 +86,8 @@ class LightningUser(RecurrentUser):
             states.append((layer.state_after(rows, offsets),))
             rows = layer(rows, offsets)
         states.append((self.ranker.state_after(rows, offsets),))
-        return CarriedReading(self, first, first + len(events), states, rows[:0])
+        # nothing reads the last row, and a view of no rows would keep all of them
+        return CarriedReading(self, first, first + len(events), states, rows.new_zeros(0, rows.shape[1]))
 
     def step(self, row: Tensor, states: list[tuple[Tensor, ...]]) -> tuple[list[tuple[Tensor, ...]], Tensor]:
         after: list[tuple[Tensor, ...]] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from limerank.models.base import UserState
 from limerank.models.incremental.reading import Events, IncrementalUser, Reading, bytes_of
-from limerank.models.incremental.windows import WindowReading
+from limerank.models.incremental.windows import Summary, WindowReading
 from limerank.models.inttower import IntTowerRanker
 from limerank.models.linear_attention import LinearAttentionRanker
 from limerank.models.performer import PerformerRanker
@@ -23,7 +23,7 @@ from limerank.nn.layers.random_features import EPSILON
 from limerank.ops.linear_attention import append_one, outer_sums
 
 
-class RowSums:
+class RowSums(Summary[Tensor]):
     """sum_j E_j [d], fp64."""
 
     def read(self, events: Events) -> Tensor:
@@ -60,7 +60,7 @@ class FeatureSums(NamedTuple):
     plain: Tensor
 
 
-class RandomFeatureSums:
+class RandomFeatureSums(Summary[FeatureSums]):
     """Performer's sums relative to the largest exponent of all events, as its features are."""
 
     def __init__(self, ranker: PerformerRanker) -> None:

@@ -25,8 +25,16 @@ class Summary(Protocol[S]):
     def read(self, events: Events) -> S:
         """The state of a history."""
 
+    def begin(self, events: Events) -> S:
+        """The state of a history in a form that events are appended to; that of `read` unless another is quicker."""
+        return self.read(events)
+
     def append(self, state: S, events: Events) -> S:
-        """The state with more events; the one given is used up."""
+        """A state that was begun, with more events; the one given is used up."""
+
+    def settled(self, state: S) -> S:
+        """A state that was begun, in the form of `read`."""
+        return state
 
     def merge(self, states: Sequence[S]) -> S:
         """The state of several histories together, in memory of its own."""
@@ -45,8 +53,7 @@ class WindowReading(Reading, Generic[S]):
         self.summary = summary
         self.kept = kept
         self.first, self.stop = first, first + len(events)
-        self.newest = summary.read(events)
-        self.state_bytes = summary.bytes(self.newest)
+        self.newest = summary.begin(events)
         self.kept_bytes = bytes_of(kept)
         self.older: Suffixes[S] | None = None
         self.remaining: S | None = None
@@ -59,20 +66,22 @@ class WindowReading(Reading, Generic[S]):
         if self.older is None or first >= self.older.stop:
             events = fetch(first, self.stop)
             self.older = Suffixes(self.summary, events, first)
-            self.newest = self.summary.read(events.part(0, 0))
+            self.newest = self.summary.begin(events.part(0, 0))
         self.remaining = self.older.after(first, fetch)
         self.first = first
 
     def state(self) -> S:
         """The state of the whole window; not to be changed."""
-        return self.newest if self.remaining is None else self.summary.merge([self.remaining, self.newest])
+        newest = self.summary.settled(self.newest)
+        return newest if self.remaining is None else self.summary.merge([self.remaining, newest])
 
     @property
     def bytes(self) -> int:
-        if self.older is None:
-            return self.state_bytes + self.kept_bytes
-        states = 2 + self.older.states  # all of one size
-        return states * self.state_bytes + self.older.block_bytes + self.kept_bytes
+        held = self.summary.bytes(self.newest) + self.kept_bytes
+        if self.older is None or self.remaining is None:
+            return held
+        states = 1 + self.older.states  # all of one size
+        return held + states * self.summary.bytes(self.remaining) + self.older.block_bytes
 
 
 class Suffixes(Generic[S]):

@@ -22,21 +22,22 @@ from torch.nn import functional
 from limerank.models.base import UserState
 from limerank.models.incremental.reading import Events, Fetch, IncrementalUser, Reading, bytes_of
 from limerank.models.incremental.rows import GrowingRows
-from limerank.models.incremental.windows import WindowReading
+from limerank.models.incremental.windows import Summary, WindowReading
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.gated import Projected
 from limerank.nn.layers.xor import XorLayer
-from limerank.ops.link_pool import LinkPool, PoolState, merge_states
+from limerank.ops.dealing import Deal
+from limerank.ops.link_pool import LinkPool, PoolState, add_states, merge_states
 from limerank.ops.xor_layer import fused_xor_stack, read_sources
 
 CHUNK = 1024
 
 
-class LayerSums:
+class LayerSums(Summary[PoolState]):
     """What the links [1, l, d] of one layer read of the rows before it: sums per head and link."""
 
-    def __init__(self, layer: XorLayer, links: Tensor) -> None:
-        self.layer, self.links = layer, links
+    def __init__(self, layer: XorLayer, links: Tensor, deal: Deal) -> None:
+        self.layer, self.links, self.deal = layer, links, deal
         self.theirs: Projected = layer.project(links)
         self.softmax = layer.design.activation == "softmax"
         scaled = self.theirs.queries[0].transpose(0, 1).mul(layer.score_scale()).contiguous()
@@ -48,7 +49,7 @@ class LayerSums:
     def pass_over(self, rows: Tensor, out: Tensor | None) -> PoolState:
         """The sums of rows [n, d]; the rows after the layer go to `out`."""
         if self.layer.design.fusible and len(rows):
-            return read_sources(rows, self.links[0], self.layer.tensors(), out=out)
+            return read_sources(rows, self.links[0], self.layer.tensors(), out=out, deal=self.deal)
         heads, links, _ = self.pool.queries.shape
         state = PoolState.empty(heads, links, self.theirs.values.shape[-1], dtype=rows.dtype)
         for start in range(0, len(rows), CHUNK):
@@ -69,10 +70,7 @@ class LayerSums:
         return self.pool.append(state, keys, values)
 
     def merge(self, states: Sequence[PoolState]) -> PoolState:
-        if self.softmax:
-            return merge_states(states)
-        total = torch.stack([state.total for state in states]).sum(0)
-        return PoolState(states[0].level.clone(), states[0].mass.clone(), total)
+        return merge_states(states) if self.softmax else add_states(states)
 
     def bytes(self, state: PoolState) -> int:
         return state.bytes
@@ -138,7 +136,7 @@ class XorUser(IncrementalUser):
 
     def start(self, events: Events, context: Tensor, first: int = 0) -> Reading:
         links, chosen = self.ranker.reading_links(context)
-        summary = LayerSums(self.layers[0], links)
+        summary = LayerSums(self.layers[0], links, self.deal)
         return XorReading(summary, events, first, (*summary.tensors, *(chosen or ())), rows=len(self.layers) > 1)
 
     def finish(self, reading: Reading, context: Tensor) -> UserState:
@@ -152,7 +150,7 @@ class XorUser(IncrementalUser):
     def _later_layers(self, rows: Tensor, links: Tensor) -> Tensor:
         later = self.layers[1:]
         if self.ranker.stack.design.fusible:
-            return fused_xor_stack(rows, links[0], [layer.tensors() for layer in later])[None]
+            return fused_xor_stack(rows, links[0], [layer.tensors() for layer in later], deal=self.deal)[None]
         offsets, before = torch.tensor([0, len(rows)]), rows
         for number, layer in enumerate(later):
             after, links = layer(before, links, offsets, need_source=number < len(later) - 1)
@@ -209,7 +207,7 @@ class StaleXorUser(XorUser):
         links, chosen = self.ranker.reading_links(context)
         rows, layers, states = events.rows, [], []
         for number, layer in enumerate(self.layers):
-            summary = LayerSums(layer, links)
+            summary = LayerSums(layer, links, self.deal)
             after = torch.empty_like(rows) if number < len(self.layers) - 1 else None
             states.append(summary.pass_over(rows, after))
             layers.append(summary)

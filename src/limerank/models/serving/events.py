@@ -90,7 +90,8 @@ class EventTable:
 
     def _empty(self) -> _Held:
         # neither is touched before it is written, so memory is taken as it fills
-        vectors = torch.empty(self.capacity + 1, self.width)
+        with torch.inference_mode(False):  # or only inference mode could ever fill it
+            vectors = torch.empty(self.capacity + 1, self.width)
         return _Held(vectors, np.zeros(self._pairs if self.capacity else 0, dtype=np.int32))
 
     def _fill(self, pairs: Ints) -> tuple[_Held, NDArray[np.int32]] | None:

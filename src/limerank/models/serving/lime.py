@@ -7,6 +7,9 @@ values = LN(L^P) W_V + b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,12 +22,18 @@ from limerank.models.lime_xor import LimeXORRanker
 from limerank.models.serving.context import RequestContext
 from limerank.models.serving.events import EventTable
 from limerank.nn.layers.attention import HeadProjection
-from limerank.ops.link_pool import LinkPool, PoolState
+from limerank.ops.dealing import Deal, in_order
+from limerank.ops.link_pool import LinkPool, PoolState, merge_states
 from limerank.ops.link_pool.pool import CHUNK
 from limerank.ops.xor_layer import fused_xor_stack
 
 WHOLE_BYTES = 2**22
 """Keys and values of a history up to this size are gathered at once; larger ones in chunks that stay in the cache."""
+PART = 2 * CHUNK
+"""Events that one work of those dealt pools; the cut depends on the history only, so sums do too."""
+
+ASKING_BYTES = 2**23
+"""Of links that are kept by their context: 128 contexts at d = 256 and 32 links."""
 
 
 class Projection:
@@ -39,11 +48,26 @@ class Projection:
         return torch.addmm(self.bias, torch.layer_norm(rows, *self.norm), self.matrix)
 
 
+@dataclass(frozen=True)
+class Asking:
+    """What a context alone makes of links, before a history is read: the same for every request with that context."""
+
+    links: Tensor
+    """Those [l, d] that read the history: L^C, or L itself when the context comes after."""
+    queries: Tensor | None
+    of_context: Tensor
+    head_part: Tensor
+    chosen: Tensor | None
+    scale: Tensor | None
+
+
 class LimePart:
     """All of a LIME ranker's user stage; subclasses personalize links in a way of their own."""
 
-    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int) -> None:
+    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
         self.ranker = ranker
+        self.deal = deal
+        self._asking: dict[bytes, Asking] = {}
         mix, options = ranker.context_mix, ranker.options
         self.heads = options.heads
         self.before = options.context == "before"
@@ -55,26 +79,44 @@ class LimePart:
             self.shifted = self.links + mix.to_output.bias
         self.from_link, self.from_link_bias = _transposed(mix.from_link)
         self.to_output, self.to_output_bias = _transposed(mix.to_output)
+        self.contexts_kept = max(1, ASKING_BYTES // (8 * self.links.numel()))
 
     def encode(self, inputs: UserInputs) -> UserState:
         """`LimeRanker.encode_user` of one request."""
-        context = self.context(inputs)
-        of_context, head_part = self.context.parts(context)
-        selection, chosen, scale = self.ranker.selection, None, None
-        if selection is not None:
-            chosen, scale = selection(context)
-        links = personalized = self.personalize(self._reading(of_context, chosen), inputs)
+        asking = self.asking(self.context(inputs))
+        links = personalized = self.personalize(asking, inputs)
         if not self.before:
-            hidden = torch.addmm(self.from_link_bias + of_context, links, self.from_link).relu_()
+            hidden = torch.addmm(self.from_link_bias + asking.of_context, links, self.from_link).relu_()
             personalized = torch.addmm(self.to_output_bias, hidden, self.to_output).add_(links)
         values = self.to_values(personalized).view(1, len(personalized), self.heads, -1)
-        if selection is not None and chosen is not None and scale is not None:
-            values = selection.spread(values, chosen, scale)
-        return UserState((values.transpose(1, 2),), head_part)
+        selection = self.ranker.selection
+        if selection is not None and asking.chosen is not None and asking.scale is not None:
+            values = selection.spread(values, asking.chosen, asking.scale)
+        return UserState((values.transpose(1, 2),), asking.head_part)
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def asking(self, context: Tensor) -> Asking:
+        """What E^C [1, c] makes of links, found or computed; a full store of them is emptied."""
+        key = context.numpy().tobytes()
+        found = self._asking.get(key)
+        if found is None:
+            of_context, head_part = self.context.parts(context)
+            selection, chosen, scale = self.ranker.selection, None, None
+            if selection is not None:
+                chosen, scale = selection(context)
+            links = self._reading(of_context, chosen)
+            found = Asking(links, self.queries(links), of_context, head_part, chosen, scale)
+            if len(self._asking) >= self.contexts_kept:
+                self._asking = {}
+            self._asking[key] = found
+        return found
+
+    def queries(self, links: Tensor) -> Tensor | None:
+        """What the links ask the history, where that can be known beforehand."""
+        return None
+
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """L^P [l, d] from the links [l, d] that read the history: the ranker's own way."""
-        personalized: Tensor = self.ranker.personalize(links[None], inputs)[0]
+        personalized: Tensor = self.ranker.personalize(asking.links[None], inputs)[0]
         return personalized
 
     def _reading(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
@@ -91,8 +133,8 @@ class LimePart:
 class PooledLinks(LimePart):
     """LIME-MHA: keys and values of events come from a table, so that only the attention is left."""
 
-    def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int) -> None:
-        super().__init__(ranker, items, bytes_allowed)
+    def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
+        super().__init__(ranker, items, bytes_allowed, deal)
         self.recency = ranker.recency
         projection = ranker.history_keys_values
         self.to_queries = Projection(ranker.link_queries)
@@ -102,16 +144,20 @@ class PooledLinks(LimePart):
         if ranker.encoding is None and type(ranker) is LimeMHARanker:  # a subclass may change E
             self.table = EventTable(ranker.item_tower, items, projection.together, bytes_allowed)
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def queries(self, links: Tensor) -> Tensor | None:
+        """Q_L [H, l, a]."""
+        return self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
+
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """softmax(Q_L K_E^T / sqrt(d_a)) V_E, heads side by side."""
         history = inputs.history
         found = None if self.table is None else self.table.find(history.item_of_event, history.events.indices)
-        if found is None:
-            return super().personalize(links, inputs)
+        links, queries = asking.links, asking.queries
+        if found is None or queries is None:
+            return super().personalize(asking, inputs)
         vectors, slots = found
         if not len(slots):
             return torch.zeros_like(links)
-        queries = self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
         if self.recency is None and 4 * len(slots) * vectors.shape[1] > WHOLE_BYTES:
             return self._streamed(queries, vectors, slots)
         bias = None if self.recency is None else self.recency(history.times, history.offsets).T[None, :, None]
@@ -120,17 +166,21 @@ class PooledLinks(LimePart):
         return pooled.transpose(1, 2).reshape(links.shape)
 
     def _streamed(self, queries: Tensor, vectors: Tensor, slots: Tensor) -> Tensor:
-        """The same for a long history, chunk by chunk."""
+        """The same for a long history: parts of it are dealt, and their sums merged in order."""
         pool = LinkPool(queries * self.scale)
-        heads, links, _ = queries.shape
-        width = self.projection.outputs[1]
-        state = PoolState.empty(heads, links, width // heads)
+        state = merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in slots.split(PART)]))
+        return state.finalize().transpose(0, 1).reshape(queries.shape[1], -1)
+
+    def _pooled(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
+        """What links read of some events, chunk by chunk."""
+        heads, links, _ = pool.queries.shape
+        state = PoolState.empty(heads, links, self.projection.outputs[1] // heads)
         buffer = vectors.new_empty(CHUNK, vectors.shape[1])
         for part in slots.split(CHUNK):
             rows = torch.index_select(vectors, 0, part, out=buffer[: len(part)])
             keys, values = self._split(rows)
             pool.add_chunk(state, keys.transpose(0, 1), values.transpose(0, 1), None)
-        return state.finalize().transpose(0, 1).reshape(links, width)
+        return state
 
     def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Keys [H, n, a] and values [H, n, v] of rows [n, H a + H v]."""
@@ -144,16 +194,17 @@ class PooledLinks(LimePart):
 class RefinedLinks(LimePart):
     """LIME-XOR: the layers' tensors are named once, and nothing is checked that the engine made itself."""
 
-    def __init__(self, ranker: LimeXORRanker, items: Features, bytes_allowed: int) -> None:
-        super().__init__(ranker, items, bytes_allowed)
+    def __init__(self, ranker: LimeXORRanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
+        super().__init__(ranker, items, bytes_allowed, deal)
         self.sum = ranker.options.readout == "sum"
         self.layers = ranker.stack.tensors() if ranker.stack.design.fusible else None
 
-    def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
+    def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """X^(n)[T] - L^C, or with L^C left in it."""
         if self.layers is None:
-            return super().personalize(links, inputs)
-        refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True)
+            return super().personalize(asking, inputs)
+        links = asking.links
+        refined = fused_xor_stack(self.ranker.history(inputs), links, self.layers, checked=True, deal=self.deal)
         return refined - links if self.sum else refined
 
 

@@ -15,6 +15,7 @@ from limerank.models.serving.context import RequestContext
 from limerank.models.serving.events import BYTES_ALLOWED, EventTable
 from limerank.models.serving.lime import LimePart, PooledLinks, RefinedLinks
 from limerank.models.serving.tower import with_tabled_tower
+from limerank.ops.dealing import Deal, in_order
 
 
 class UserStage:
@@ -50,7 +51,7 @@ class UserStage:
 class LimeStage(UserStage):
     """Links, context and link values with few calls; how links are personalized is what its parts differ in."""
 
-    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int) -> None:
+    def __init__(self, ranker: LimeRanker, items: Features, bytes_allowed: int, deal: Deal) -> None:
         super().__init__(ranker, items, bytes_allowed)
         kinds: list[tuple[type[LimeRanker], type[LimePart]]] = [
             (LimeMHARanker, PooledLinks),
@@ -59,7 +60,7 @@ class LimeStage(UserStage):
         served = self.ranker
         assert isinstance(served, LimeRanker)
         form = next((form for kind, form in kinds if isinstance(ranker, kind)), LimePart)
-        self.part = form(served, items, bytes_allowed)
+        self.part = form(served, items, bytes_allowed, deal)
 
     def encode(self, inputs: UserInputs) -> UserState:
         """Equations `link_ctx` and `link-personalization`, and the values that candidates read."""
@@ -92,10 +93,15 @@ class MHAStage(UserStage):
         return UserState(memory, head_part, history.offsets)
 
 
-def prepare_user_stage(ranker: Ranker, items: Features, bytes_allowed: int = BYTES_ALLOWED) -> UserStage:
-    """The user stage of a ranker in evaluation mode, for a catalog; weights that change later are not followed."""
+def prepare_user_stage(
+    ranker: Ranker, items: Features, bytes_allowed: int = BYTES_ALLOWED, deal: Deal = in_order
+) -> UserStage:
+    """The user stage of a ranker in evaluation mode, for a catalog; weights that change later are not followed.
+
+    `deal` does parts of a long history where LIME-MHA and LIME-XOR can cut it; the result does not depend on by whom.
+    """
     if isinstance(ranker, LimeRanker):
-        return LimeStage(ranker, items, bytes_allowed)
+        return LimeStage(ranker, items, bytes_allowed, deal)
     if type(ranker) is MHARanker:  # a subclass may read another history
         return MHAStage(ranker, items, bytes_allowed)
     return UserStage(ranker, items, bytes_allowed)

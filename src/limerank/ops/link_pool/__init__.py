@@ -7,13 +7,14 @@ gradients are `limerank.ops.target_attention.attend_dense`, what training calls.
 
 from limerank.ops.link_pool.absorbed import HistoryProjection, absorb_keys, pool_absorbed, project_pooled, project_state
 from limerank.ops.link_pool.pool import LinkPool
-from limerank.ops.link_pool.state import PoolState, merge_states
+from limerank.ops.link_pool.state import PoolState, add_states, merge_states
 
 __all__ = [
     "HistoryProjection",
     "LinkPool",
     "PoolState",
     "absorb_keys",
+    "add_states",
     "merge_states",
     "pool_absorbed",
     "project_pooled",

@@ -11,14 +11,18 @@ So H * l inner products of width d replace two projections of d x d: cheaper whe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from limerank.ops.checks import check_layout, check_same_kind, check_same_size
+from limerank.ops.dealing import Deal, in_order
 from limerank.ops.link_pool.pool import CHUNK, LinkPool
-from limerank.ops.link_pool.state import PoolState
+from limerank.ops.link_pool.state import PoolState, merge_states
+
+PART = 4 * CHUNK  # rows that one work of those dealt pools: the cut depends on the history only, so sums do too
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,32 @@ def project_state(state: PoolState, value_weight: Tensor, value_bias: Tensor) ->
 
 @torch.no_grad()
 def pool_absorbed(
-    rows: Tensor, pool: LinkPool, projection: HistoryProjection, times: Tensor | None = None
+    rows: Tensor,
+    pool: LinkPool,
+    projection: HistoryProjection,
+    times: Tensor | None = None,
+    deal: Deal = in_order,
 ) -> PoolState:
-    """The state of raw history rows [n, d]; rows are normalized chunk by chunk, no second copy of them exists."""
-    heads, links, width = pool.queries.shape
+    """The state of raw history rows [n, d]; rows are normalized chunk by chunk, no second copy of them exists.
+
+    Parts of a long history are independent works for `deal`; their states are merged in order.
+    """
     check_layout("rows", rows, "[n, d]")
     check_same_size("rows", rows, 1, "queries", pool.queries, 2)
     check_same_kind({"queries": pool.queries, "rows": rows})
+    if len(rows) <= PART:
+        return _pool_part(rows, pool, projection, times)
+    parts = [slice(start, start + PART) for start in range(0, len(rows), PART)]
+    works = [
+        partial(_pool_part, rows[part], pool, projection, None if times is None else times[part]) for part in parts
+    ]
+    return merge_states(deal(works))
+
+
+@torch.no_grad()
+def _pool_part(rows: Tensor, pool: LinkPool, projection: HistoryProjection, times: Tensor | None) -> PoolState:
+    """The state of some rows, in buffers of its own."""
+    heads, links, width = pool.queries.shape
     state = PoolState.empty(heads, links, width, dtype=rows.dtype, device=rows.device)
     buffer = rows.new_empty(min(CHUNK, len(rows)), heads * links)
 

@@ -105,3 +105,9 @@ def merge_states(states: Sequence[PoolState]) -> PoolState:
     for state, factor in zip(states, factors, strict=True):
         total.addcmul_(state.total, factor[..., None])
     return PoolState(level, mass, total)
+
+
+def add_states(states: Sequence[PoolState]) -> PoolState:
+    """The sums of all histories together where weights are no exponentials, so that levels mean nothing."""
+    mass = torch.stack([state.mass for state in states]).sum(0)
+    return PoolState(states[0].level.clone(), mass, torch.stack([state.total for state in states]).sum(0))

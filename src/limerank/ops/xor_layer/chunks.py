@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limerank.ops.link_pool.pool import add_scores
-from limerank.ops.link_pool.state import PoolState
+from limerank.ops.link_pool.state import PoolState, add_states, merge_states
 from limerank.ops.xor_layer.weights import XorLayerWeights
 
 
@@ -86,6 +87,11 @@ class Chunks:
         per_head = read.unflatten(1, (self.heads, -1)).transpose(0, 1)
         torch.bmm(source_scores, self.link_values, out=per_head)
         return self.weights.gated(read, projected[:, : self.weights.width])
+
+    def add(self, others: Sequence[PoolState]) -> None:
+        """Take over what was summed up of other parts of the history."""
+        merge = merge_states if self.softmax else add_states
+        self.state = merge([self.state, *others])
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
         """Activate the gate in place, add the chunk to the sums; returns weights [H, c, l] of its rows over links."""

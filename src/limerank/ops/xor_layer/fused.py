@@ -15,6 +15,7 @@ so the gate and both scores are one matrix product of width d + 2 H l. `limerank
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from limerank.ops.checks import (
     shape_of,
 )
 from limerank.ops.cost import absorption
+from limerank.ops.dealing import Deal, in_order
 from limerank.ops.link_pool.absorbed import project_state
 from limerank.ops.link_pool.state import PoolState
 from limerank.ops.precision import without_autocast
@@ -36,6 +38,7 @@ from limerank.ops.xor_layer.chunks import AbsorbedChunks, Chunks, LinkSide, Proj
 from limerank.ops.xor_layer.weights import XorLayerWeights
 
 CHUNK = 1024  # rows: larger chunks leave the cache, smaller ones pay for more calls
+PART = 2 * CHUNK  # rows that one work of those dealt walks over: the cut depends on the history only, so sums do too
 
 
 @torch.no_grad()
@@ -46,17 +49,19 @@ def fused_xor_stack(
     *,
     absorb: bool | None = None,
     checked: bool = False,
+    deal: Deal = in_order,
 ) -> Tensor:
     """The links [l, d] of one user after all layers; `sources` [n, d] are left as they were.
 
-    `checked` says that the caller made all inputs itself: then they are not looked through.
+    `checked` says that the caller made all inputs itself: then they are not looked through. Within a layer, parts of a
+    long history are independent works for `deal`; what they sum up is merged in order.
     """
     rows = torch.empty_like(sources) if len(layers) > 1 else None
     before = sources
     for number, layer in enumerate(layers):
         last = number == len(layers) - 1
         out = None if last else rows
-        links = fused_xor_layer(before, links, layer, out=out, absorb=absorb, checked=checked)
+        links = fused_xor_layer(before, links, layer, out=out, absorb=absorb, checked=checked, deal=deal)
         before = sources if rows is None else rows
     return links
 
@@ -70,6 +75,7 @@ def fused_xor_layer(
     out: Tensor | None,
     absorb: bool | None = None,
     checked: bool = False,
+    deal: Deal = in_order,
 ) -> Tensor:
     """The links after one layer of equation XORA with its gate; the sources after it go to `out`, or nowhere if None.
 
@@ -81,35 +87,59 @@ def fused_xor_layer(
         choice = absorption(links=len(links), heads=weights.heads, width=weights.width)
         absorb = choice.pays(history=len(sources))
     with without_autocast(sources.device):
-        return _one_pass(sources, links, weights, out, absorb)
+        return _one_pass(sources, links, weights, out, absorb, deal)
 
 
 @torch.no_grad()
 def read_sources(
-    sources: Tensor, links: Tensor, weights: XorLayerWeights, *, out: Tensor | None, absorb: bool | None = None
+    sources: Tensor,
+    links: Tensor,
+    weights: XorLayerWeights,
+    *,
+    out: Tensor | None,
+    absorb: bool | None = None,
+    deal: Deal = in_order,
 ) -> PoolState:
     """What the links of a layer sum up of the history, before anything is divided: for states that grow.
 
     Softmax: the state of `limerank.ops.link_pool` with the history's keys and values. SiLU: only its `total` counts,
-    the sum of phi v. `out` and `absorb` as in `fused_xor_layer`.
+    the sum of phi v. `out`, `absorb` and `deal` as in `fused_xor_layer`.
     """
     _check(sources, links, weights, out)
     if absorb is None:
         absorb = absorption(links=len(links), heads=weights.heads, width=weights.width).pays(history=len(sources))
     with without_autocast(sources.device):
         side = LinkSide.of(links, weights, need_source=out is not None)
-        chunks = _walk(sources, side, weights, out, absorb)
+        chunks = _walk(sources, side, weights, out, absorb, deal)
         return project_state(chunks.state, *weights.part("V")) if absorb else chunks.state
 
 
-def _one_pass(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Tensor:
+def _one_pass(
+    sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None, absorb: bool, deal: Deal
+) -> Tensor:
     side = LinkSide.of(links, weights, need_source=out is not None)
-    pooled = _walk(sources, side, weights, out, absorb).pooled(len(sources))
+    pooled = _walk(sources, side, weights, out, absorb, deal).pooled(len(sources))
     return torch.addmm(links, weights.gated(pooled, side.gate), weights.output_weight.T)
 
 
-def _walk(sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Chunks:
-    """Read the whole history, chunk by chunk."""
+def _walk(
+    sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool, deal: Deal
+) -> Chunks:
+    """Read the whole history; a short one here, of a longer one the parts that are dealt."""
+    if len(sources) <= PART:
+        return _walk_part(sources, side, weights, out, absorb)
+    works = [
+        partial(_walk_part, sources[part], side, weights, None if out is None else out[part], absorb)
+        for part in (slice(start, start + PART) for start in range(0, len(sources), PART))
+    ]
+    first, *others = deal(works)
+    first.add([other.state for other in others])
+    return first
+
+
+@torch.no_grad()
+def _walk_part(sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Chunks:
+    """Read some of the history, chunk by chunk, in sums and buffers of its own."""
     kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
     chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
     for start in range(0, len(sources), CHUNK):

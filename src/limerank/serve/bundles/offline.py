@@ -97,7 +97,8 @@ def export_bundle(
         *map(str, (max_history, item_stage.ITEMS_PER_BLOCK, item_stage.ITEMS_PER_SHARD)),
         *(part for name in sorted(weights) for part in (name, bundles.bytes_of(weights[name]))),
     )
-    with unfinished_export(store, identity) as unfinished:
+    again = ("free some, then export again", "no bundle was made, but whole shards of item rows were kept")
+    with files.full_disk_named(store, *again), unfinished_export(store, identity) as unfinished:
         folder, count = unfinished.files, dataset.manifest.table_rows["items"]
         save_file(weights, folder / bundles.WEIGHTS)
         _write_tables(folder, dataset, max_history)

@@ -100,15 +100,25 @@ class BundleStore:
         """
         kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
         removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
-        leftovers = [f.name for f in self._folders() if files.is_leftover(f) or (is_unfinished(f) and not _busy(f))]
-        for name in [*removed, *leftovers]:
+        removed += [folder.name for folder in self._folders() if files.is_leftover(folder)]
+        for name in removed:
             shutil.rmtree(self.path / BUNDLES / name)
-            shutil.rmtree(self.path / INDEXES / name, ignore_errors=True)
-        return [*removed, *leftovers]
+        for index in self._useless_indexes():
+            shutil.rmtree(index, ignore_errors=True)
+        return removed + [folder.name for folder in filter(is_unfinished, self._folders()) if _collected(folder)]
 
-    def _folders(self) -> list[Path]:
-        folder = self.path / BUNDLES
+    def _folders(self, kind: str = BUNDLES) -> list[Path]:
+        folder = self.path / kind
         return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+    def _useless_indexes(self) -> list[Path]:
+        """Of bundles that are gone, even if an engine that has one open made it later; and interrupted leftovers."""
+        ids = set(self.ids())
+        return [
+            folder
+            for folder in self._folders(INDEXES)
+            if files.is_leftover(folder) or folder.name.partition(files.STAGING_MARK)[0] not in ids
+        ]
 
     def _active(self) -> Active:
         path = self.path / ACTIVE
@@ -123,9 +133,11 @@ def is_unfinished(folder: Path) -> bool:
     return folder.name.endswith(UNFINISHED_ENDING)
 
 
-def _busy(folder: Path) -> bool:
+def _collected(folder: Path) -> bool:
+    """Delete an unfinished export, unless somebody works on it; nobody can begin to while it disappears."""
     try:
         with files.locked(folder / LOCK, "exporting"):
-            return False
+            shutil.rmtree(folder)
     except ConflictError:
-        return True
+        return False
+    return True

@@ -1,6 +1,6 @@
 """A logit of a LIME ranker as a sum: what each link, the item itself, the user side and the biases add.
 
-The head's first layer is linear in the item row (docs/explanation/serving-algebra.md):
+The head's first layer is linear in the item row (docs/explanation/how-a-ranking-is-computed.md):
 
     z_c = sum_(h,i) w_(c,h,i) G_(h,i) + (s_c - b) + r + b
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from limerank import files
 from limerank.errors import BundleError, ConflictError, UnavailableError
@@ -91,6 +91,15 @@ class News:
     anew: bool
 
 
+class _Record(NamedTuple):
+    """What a writer needs to know of an item's record."""
+
+    position: int
+    version: int
+    content: str
+    hashed: int
+
+
 @dataclass
 class _Reader:
     """An open connection and what was read through it; a record's hash is kept to tell what is missing."""
@@ -145,7 +154,7 @@ class ChangeFile:
             version, positions, total = state.version + 1, state.positions, state.total
             for item in (*contents, *deletes):
                 known = self._find(connection, item)
-                position, content, before = known or (positions, _text(None, None), 0)
+                position, _, content, before = known or (positions, 0, _text(None, None), 0)
                 positions += known is None
                 deleted = int(item not in contents)
                 values = (_key(item), position, version, now, deleted, contents.get(item, content))
@@ -154,20 +163,25 @@ class ChangeFile:
                 connection.execute("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, digest))
             _put(connection, State(state.epoch, version, positions, total % MODULUS))
 
-    def forget(self, items: Sequence[str]) -> list[str]:
-        """Drop the records of items, so that each bundle's own rows speak again; returns those that had one."""
+    def forget(self, items: Mapping[str, int | None]) -> list[str]:
+        """Drop the records of items, so that each bundle's own rows speak again; returns those that were dropped.
+
+        Beside each item is the version of the record that is meant, or None for any: what another process has written
+        since somebody looked stays.
+        """
         if not self.path.exists():
             return []
         forgotten = []
         with self._writing() as (connection, state):
             total = state.total
-            for item in dict.fromkeys(items):
+            for item, meant in items.items():
                 found = self._find(connection, item)
-                if found is not None:
+                if found is not None and meant in (None, found.version):
                     connection.execute("DELETE FROM changes WHERE item_id = ?", (_key(item),))
-                    total -= found[-1]
+                    total -= found.hashed
                     forgotten.append(item)
-            _put(connection, State(state.epoch + 1, state.version + 1, state.positions, total % MODULUS))
+            if forgotten:  # else no reader needs to begin anew
+                _put(connection, State(state.epoch + 1, state.version + 1, state.positions, total % MODULUS))
         return forgotten
 
     def _read(self, reader: _Reader) -> News:
@@ -199,10 +213,9 @@ class ChangeFile:
         _, epoch, version, positions, total, _ = rows[0]
         return State(epoch, version, positions, int(total, 16))
 
-    def _find(self, connection: sqlite3.Connection, item: str) -> tuple[int, str, int] | None:
-        """The position, the content and the hash of an item's record."""
+    def _find(self, connection: sqlite3.Connection, item: str) -> _Record | None:
         row = connection.execute("SELECT * FROM changes WHERE item_id = ?", (_key(item),)).fetchone()
-        return None if row is None else (row[1], row[5], self._checked(row))
+        return None if row is None else _Record(row[1], row[2], row[5], self._checked(row))
 
     def _checked(self, row: Sequence[Any]) -> int:
         """The hash of a record, which must be the one it was written with."""

@@ -39,7 +39,8 @@ def fold(store: BundleStore) -> Bundle:
     fingerprint = bundles.row_fingerprint(bundle.ranker, items.first(len(rows)))
     identity = files.digest_of(fingerprint, manifest.id)
     bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
-    with files.staged_directory(store.path / BUNDLES / bundle_id, marker=bundles.MANIFEST) as staging:
+    final = store.path / BUNDLES / bundle_id
+    with files.full_disk_named(store.path), files.staged_directory(final, marker=bundles.MANIFEST) as staging:
         for name in KEPT:
             shutil.copy(bundle.path / name, staging / name)
         save_file(rows.tensors(), staging / bundles.ROWS, {"fingerprint": fingerprint})

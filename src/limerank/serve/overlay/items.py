@@ -61,6 +61,8 @@ class ItemReader:
                 raise UsageError(f"item '{item_id}': is given twice; give each item once")
             if item.display is not None and not isinstance(item.display, str):
                 raise UsageError(f"item '{item_id}': display {item.display!r} is not a text")
+            for text in (item_id, item.display or ""):
+                _text(text, f"item {item_id!r}: its id and display are texts")
             checked[item_id] = Item(item_id, self._features(item_id, item.features), item.display)
         return checked
 
@@ -169,6 +171,8 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any, about: str) -> str | bool | int | None:
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise UsageError(f"{about}, but {value!r} has half a character, which no file or frame can hold")
     if value is None or isinstance(value, str | bool | int):
         return value
     raise UsageError(f"{about}, but {value!r} is neither text nor a whole number")

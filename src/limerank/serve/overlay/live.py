@@ -98,8 +98,8 @@ class LiveCatalog:
         """
         changes = self._writable()
         if item_ids is None:
-            return changes.forget([s.item_id for s in self.changed() if s.source == "bundle"])
-        return changes.forget(checked_ids(item_ids, "item_ids"))
+            return changes.forget({one.item_id: one.version for one in self.current().held_changes()})
+        return changes.forget(dict.fromkeys(checked_ids(item_ids, "item_ids")))
 
     def changed(self) -> list[ItemStatus]:
         """Every item that has a change, in the order of first mention."""

@@ -23,6 +23,7 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import LimerankError
 from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.bundles.earlier import same_features
 from limerank.serve.bundles.offline import RowType, compute_rows
 from limerank.serve.overlay.changes import Change
 from limerank.serve.overlay.items import ItemReader
@@ -103,13 +104,7 @@ class OverlayView:
         """Whether the bundle has each row with the very features that a table has of it."""
         known = rows < self.bundle.manifest.items
         theirs = self.bundle.item_table.take(torch.from_numpy(np.where(known, rows, UNKNOWN_ROW)))
-        same = torch.from_numpy(known) & (theirs.indices == table.indices).all(1)
-        for mine, other in zip(table.vectors, theirs.vectors, strict=True):
-            same &= (mine == other).all(1)
-        for own, its in zip(table.lists, theirs.lists, strict=True):
-            for row in same.nonzero()[:, 0]:
-                same[row] = torch.equal(own.take(row[None]).values, its.take(row[None]).values)
-        return same.numpy()
+        return known & same_features(table, theirs)
 
     def _fit(self, upserts: list[Entry]) -> tuple[Features, RowStore] | None:
         """Features and rows of all upserts that this bundle can serve; the entries of others say why it cannot."""

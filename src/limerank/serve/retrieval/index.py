@@ -184,7 +184,7 @@ def _build(bundle: Bundle, recall: float, k: int, candidates: int, users: int, t
     final = index_path(bundle)
     if final.exists() and not (final / MANIFEST).is_file():
         shutil.rmtree(final)  # what is left of one that lost its manifest
-    with files.staged_directory(final, marker=MANIFEST, overwrite=True) as staging:
+    with files.full_disk_named(final), files.staged_directory(final, marker=MANIFEST, overwrite=True) as staging:
         faiss.write_index(index, str(staging / INDEX))
         own = bundle.manifest
         manifest = IndexManifest(

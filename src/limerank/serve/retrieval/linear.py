@@ -58,7 +58,8 @@ class LinearHead:
             best = logits.topk(math.ceil(BEST * len(logits))).indices
             known = self._known.index_select(0, best)
             missed = known.T @ (logits[best] - known @ overall)
-            factor = torch.linalg.cholesky(self._prior + known.T @ known)  # of the two, `_prior` is fp64
+            exact = known.double()  # few or equal items: rounded to fp32 their products may be less than the ridge
+            factor = torch.linalg.cholesky(self._prior + exact.T @ exact)
             correction = torch.cholesky_solve(missed.double()[:, None], factor)[:, 0]
             query: Tensor = (overall + correction.float())[:-1]
         return query

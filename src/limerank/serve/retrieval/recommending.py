@@ -74,26 +74,28 @@ class Retrievers:
         record: RequestRecord,
     ) -> Retrieving:
         """Begin to retrieve, with each retriever as many as `count_of` says; outside ones work from now on."""
-        outside: dict[str, OutsideRetriever] = {}
-        names: list[str] = []
-        for one in self._listed(wanted):
-            names.append(one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__))
-            if not isinstance(one, str):
-                outside[f"{names[-1]}-{len(names)}" if names[-1] in outside else names[-1]] = one
-        if "exact" in names:
+        listed = self._listed(wanted)
+        names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in listed]
+        if "exact" in listed:  # not in names: a callable may be called anything
             return Retrieving(catalog, names, whole_catalog)
         count = count_of()
-        index = self.index() if "faiss" in names else None
-        if "popular" in names:
-            outside["popular"] = self.popular()
-        beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside.items()]
+        index = self.index() if "faiss" in listed else None
+        gone = catalog.overlay.absent  # what is prepared of the bundle still has these, and so is asked for more
+
+        def popular(user_id: str, wanted: int) -> list[str]:
+            return catalog.without_deleted(self.popular()(user_id, wanted + len(gone)))[:wanted]
+
+        outside = [(name, one) for name, one in zip(names, listed, strict=True) if not isinstance(one, str)]
+        if "popular" in listed:
+            outside.append(("popular", popular))
+        beside = [Beside(name, retriever, user_id, count, record) for name, retriever in outside]
 
         def by_state(user: UserState) -> list[str]:
             if index is None:
                 return []
-            rows = index.retrieve(user, count, task)
+            rows = index.retrieve(user, count + len(gone), task)
             upserted = catalog.overlay.served[0]  # few, and not in the index
-            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, catalog.overlay.absent)], upserted]))
+            found = catalog.names_of_rows(np.concatenate([rows[~np.isin(rows, gone)][:count], upserted]))
             record.timeline.lap("retrieve")
             return list(dict.fromkeys(found))
 
@@ -101,7 +103,7 @@ class Retrievers:
             found: list[str] = []
             for one in beside:
                 result = one.result()
-                found += self.popular()(user_id, count) if result is None else result
+                found += popular(user_id, count) if result is None else result
             record.timeline.lap("wait")
             return catalog.without_deleted(found)
 

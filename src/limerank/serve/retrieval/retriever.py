@@ -69,7 +69,8 @@ class Beside:
         """What was found; None if it takes longer than can be waited for. What the retriever raised is raised."""
         deadline, timeline = self._record.deadline, self._record.timeline
         seconds = max(0.0, WAITING_FRACTION * deadline.left() / 1000) if deadline.limited else None
-        if not self._done.wait(seconds):
+        # a lock cannot wait for longer than some centuries
+        if not self._done.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
             self._given_up = True
             timeline.add("retrieve", self._started, timeline.now(), self._thread.name)
             self._record.degraded.append(f"retrieve: {self.name} was not waited for, popular items stand in for it")

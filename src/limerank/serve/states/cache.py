@@ -42,19 +42,29 @@ class UserStates:
         with self._lock:
             entry = self._entries.setdefault(key, Entry())
             self._entries.move_to_end(key)
-        with entry.lock, torch.inference_mode():
-            found = entry.encode(source, asked)
-            size = entry.bytes + USER_OVERHEAD
+        try:
+            with entry.lock, torch.inference_mode():
+                found = entry.encode(source, asked)
+                size = entry.bytes + USER_OVERHEAD
+        except BaseException:  # what has no size would never be thrown away
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    self._remove(key)
+            raise
         with self._lock:
             self._count(found)
             if self._entries.get(key) is entry:  # or it was forgotten meanwhile
                 self._resize(key, size)
         return found
 
-    def knows(self, source: UserSource, user_id: str) -> bool:
-        """Whether something is kept of a user, so that a request need not read the whole history."""
+    def knows(self, source: UserSource, asked: Asked) -> bool:
+        """Whether what is kept of a user answers a request, so that it need not read the whole history."""
         with self._lock:
-            return (source.version, user_id) in self._sizes
+            entry = self._entries.get((source.version, asked.user_id))
+        if entry is None:
+            return False
+        with entry.lock:
+            return entry.answers(source, asked)
 
     def forget(self, version: str | None = None, user_id: str | None = None) -> None:
         """Forget a version of a source, a user, or everything."""

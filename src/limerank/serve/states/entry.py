@@ -15,12 +15,12 @@ from typing import Literal
 from torch import Tensor
 
 from limerank.models import UserState
-from limerank.models.incremental import Reading
+from limerank.models.incremental import Reading, bytes_of
 from limerank.serve.requests import Asked
 from limerank.serve.states.source import UserSource
 
-How = Literal["cached", "appended", "computed"]
-"""Nothing was read, only new events were, or the whole history."""
+How = Literal["cached", "appended", "computed", "approximate"]
+"""Nothing was read, only new events were, or the whole history; or one of the first two, against stale links."""
 Why = Literal["first", "context", "changed", "fewer", "window", "many", "refresh", "short", "ranker"]
 WHY: dict[Why, str] = {
     "first": "nothing was kept of this user",
@@ -81,14 +81,30 @@ class Entry:
             self.kept.clear()
             raise
 
-    def _encode(self, source: UserSource, asked: Asked) -> Found:
+    def answers(self, source: UserSource, asked: Asked) -> bool:
+        """Whether a request needs less than the whole history: a finished state, or one that only has to grow."""
+        key, request = self._named(source, asked)
+        kept = self.kept.get(key)
+        if kept is None or self._why_not(asked, source.ranker.needs_times) is not None:
+            return False
+        if kept.request == request or kept.reading is None:
+            return kept.request == request
+        return source.is_long(asked) and self._why_anew(source, asked, kept.reading) is None
+
+    def _named(self, source: UserSource, asked: Asked) -> tuple[bytes, tuple[object, ...]]:
+        """By what a reading is kept, and what a finished state is for."""
         context = asked.context.tobytes()
         user = source.grows if source.is_long(asked) else None
         key = context if user is None or user.by_context else b""
+        return key, (context, asked.count, asked.at if source.reads_now else None)
+
+    def _encode(self, source: UserSource, asked: Asked) -> Found:
+        user = source.grows if source.is_long(asked) else None
+        key, request = self._named(source, asked)
+        context = request[0]
         why = self._why_not(asked, source.ranker.needs_times)
         if why is not None:
             self.kept.clear()
-        request = (context, asked.count, asked.at if source.reads_now else None)
         kept, self.asked = self.kept.get(key), replace(asked, catalog=None)  # nobody keeps catalogs of the past
         if kept is not None and kept.request == request:
             self.kept.move_to_end(key)
@@ -129,11 +145,8 @@ class Entry:
             why = why or "context"
         else:
             slid, appended = first > reading.first, stop > reading.stop
-            if stop - reading.stop > (stop - first) // 2:
-                why = "many"
-            elif slid and not source.slides:
-                why = "window"
-            else:
+            why = self._why_anew(source, asked, reading)
+            if why is None:
                 if appended:
                     reading.append(source.events(asked, reading.stop, stop))
                 if slid:
@@ -143,6 +156,13 @@ class Entry:
             reading = user.start(source.events(asked, first, stop), context, first)
             return Found(user.finish(reading, context), "computed", why=why), reading
         return Found(user.finish(reading, context), "appended" if appended else "cached", slid), reading
+
+    def _why_anew(self, source: UserSource, asked: Asked, reading: Reading) -> Why | None:
+        """Why a reading of the same events cannot grow to those of a request; None if it can."""
+        first, stop = source.reader.first_kept(asked), asked.count
+        if stop - reading.stop > (stop - first) // 2:
+            return "many"
+        return "window" if first > reading.first and not source.slides else None
 
     @property
     def bytes(self) -> int:
@@ -154,5 +174,4 @@ class Entry:
 
 def state_bytes(state: UserState) -> int:
     """Memory of a finished state."""
-    tensors = [*state.memory, state.head_part, *([] if state.history is None else [state.history.rows])]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return bytes_of([*state.memory, state.head_part, *([] if state.history is None else [state.history.rows])])

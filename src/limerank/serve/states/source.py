@@ -14,6 +14,7 @@ from limerank.batch import Features, UserInputs
 from limerank.data.batches import make_history
 from limerank.models import Ranker, UserState
 from limerank.models.incremental import Events, incremental_user
+from limerank.ops.dealing import Deal, in_order
 from limerank.serve.requests import Asked, RequestReader
 
 LEAST_EVENTS = 512
@@ -25,7 +26,7 @@ class UserSource:
 
     `encode` is the user stage that computes a state from nothing, `embed` makes E without its encoding from item rows
     and encoded event features; by default both are the ranker's. Of histories shorter than `least_events` only
-    finished states are kept. `stale_budget` lets LIME-XOR be approximate.
+    finished states are kept. `stale_budget` lets LIME-XOR be approximate. `deal` does parts of long histories.
     """
 
     def __init__(
@@ -38,11 +39,12 @@ class UserSource:
         embed: Callable[[Tensor, Tensor], Tensor] | None = None,
         stale_budget: float | None = None,
         least_events: int = LEAST_EVENTS,
+        deal: Deal = in_order,
     ) -> None:
         self.version = version
         self.ranker = ranker
         self.reader = reader
-        self.grows = incremental_user(ranker, stale_budget)
+        self.grows = incremental_user(ranker, stale_budget, deal)
         self.least_events = least_events
         self._encode = encode or ranker.encode_user
         self._embed = embed or self._by_tower
@@ -58,6 +60,11 @@ class UserSource:
     def is_long(self, asked: Asked) -> bool:
         """Whether the history that is read is worth a state that grows."""
         return asked.count - self.reader.first_kept(asked) >= self.least_events
+
+    @property
+    def exact(self) -> bool:
+        """Whether a grown state is what would be computed from nothing."""
+        return self.grows is None or self.grows.exact
 
     @property
     def slides(self) -> bool:
@@ -87,7 +94,7 @@ class UserSource:
 
     def context(self, asked: Asked) -> Tensor:
         """E^C [1, c]."""
-        users = self.reader.bundle.user_table.at(asked.user_row)
+        users = self.reader.bundle.user_table.take(torch.tensor([asked.user_row]))
         context: Tensor = self.ranker.context_tower(users, Features(torch.from_numpy(asked.context)))
         return context
 
