@@ -12,7 +12,8 @@ between 0 and v_k. By Cauchy-Schwarz then
 
 The norms are stored per item, the maxima are computed once per request. Where the sums s of a row's groups are nearly
 the same for all items, M is what is left without the groups' means g (`request.py`), and `|s - mean| |g c|` is a fourth
-term. Nothing is assumed about rounding errors being random. The rounding of both fp32 computations is bounded in the usual way and added.
+term. Nothing is assumed about rounding errors being random. The rounding of both fp32 computations is
+bounded in the usual way and added.
 """
 
 from __future__ import annotations
