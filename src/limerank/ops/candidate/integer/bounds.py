@@ -10,8 +10,10 @@ between 0 and v_k. By Cauchy-Schwarz then
 
     |f M c| <= |f| max_c |M c|,    |(q - mean) E c| <= |q - mean| max_c |E c|,    |f_p diag(step_p) c| <= ...
 
-The three norms are stored per item, the three maxima are computed once per request. Nothing is assumed about rounding
-errors being random. The rounding of both fp32 computations is bounded in the usual way and added.
+The norms are stored per item, the maxima are computed once per request. Where the sums s of a row's groups are nearly
+the same for all items, M is what is left without the groups' means g (`request.py`), and `|s - mean| |g c|` is a fourth
+term. Nothing is assumed about rounding errors being random. The rounding of both fp32 computations is
+bounded in the usual way and added.
 """
 
 from __future__ import annotations

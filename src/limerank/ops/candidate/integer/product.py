@@ -15,7 +15,7 @@ from torch import Tensor
 
 LARGEST = 127
 """Levels of the matrix are -127 to 127."""
-CHECKED_ROWS = (64, 1024)
+CHECKED_ROWS = (64, 8192)
 """Blocks in which a product is checked: small ones may take another kernel."""
 Apply = Callable[[Tensor, Tensor], Tensor]
 """x u8 [b, width] and p u8 [b, hidden] to fp32 [b, hidden]."""

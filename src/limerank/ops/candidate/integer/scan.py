@@ -17,7 +17,7 @@ from limerank.ops.dealing import Deal
 
 SMALLEST_BLOCK, BLOCK = 64, 8192
 """Blocks are of few sizes: the first of a size makes oneDNN compile a kernel. A call costs as much as 500 rows."""
-SMALLEST_RUN, MOST_RUNS = BLOCK, 16
+NARROW, MOST_RUNS = 64, 16
 GROUP, SPARSE = 64, 2
 """Candidates whose largest logit is kept; and so many groups per wanted one are worth looking at them first."""
 SIGMOID_ERROR = 32 * UNIT
@@ -25,9 +25,10 @@ SIGMOID_ERROR = 32 * UNIT
 SMALLEST_PROBABILITY = 1e-37
 
 
-def block_rows(count: int) -> int:
-    """Rows of the blocks in which so many candidates are multiplied."""
-    return min(BLOCK, max(SMALLEST_BLOCK, 1 << (max(count, 1) - 1).bit_length()))
+def block_rows(count: int, hidden: int) -> int:
+    """Rows of the blocks in which so many candidates are multiplied; of many narrow ones twice as many at once."""
+    largest = 2 * BLOCK if hidden <= NARROW and count >= MOST_RUNS * BLOCK else BLOCK
+    return min(largest, max(SMALLEST_BLOCK, 1 << (max(count, 1) - 1).bit_length()))
 
 
 def bar_of(probability: float) -> float:
@@ -69,8 +70,9 @@ class IntegerScan:
         self.maxima = torch.empty(len(self.groups))
         self.logits = self.groups.view(-1)[: self.count]
         self.groups.view(-1)[self.count :] = -math.inf
-        self.tables, self.size = (rows.rows, rows.head_part), block_rows(self.count)
-        run = math.ceil(self.count / MOST_RUNS / SMALLEST_RUN) * SMALLEST_RUN
+        self.tables, self.size = (rows.rows, rows.head_part), block_rows(self.count, rows.hidden)
+        smallest = max(self.size, BLOCK)
+        run = math.ceil(self.count / MOST_RUNS / smallest) * smallest
         self.runs = [(start, min(start + run, self.count)) for start in range(0, self.count, run)]
 
     def ahead(self, wanted: int, deal: Deal) -> Tensor:
@@ -104,13 +106,22 @@ class IntegerScan:
 
     def bounds(self, items: Tensor | slice) -> Tensor:
         """What an integer logit may be off by, without the constant."""
-        norms = self.rows.norms.T
-        norms = norms[:, items] if isinstance(items, slice) else norms.index_select(1, items)
-        return torch.mv(norms.T, self.integer.per_norm)
+        if isinstance(items, slice):
+            return torch.mv(self.rows.norms[items], self.integer.per_norm)
+        # column by column: of a table that lies in columns index_select would make a copy first
+        norms = [column.index_select(0, items) for column in self.rows.norms.unbind(1)]
+        return torch.mv(torch.stack(norms, 1), self.integer.per_norm)
 
     def _not_below(self, highest: Tensor, bar: float) -> Tensor:
         # not `>=`: what is not a number is not excluded
-        return (highest < bar - self.bias - self.integer.constant).logical_not_().nonzero()[:, 0]
+        bar -= self.bias + self.integer.constant
+        whole = len(highest) // GROUP * GROUP
+        groups = highest[:whole].view(-1, GROUP)
+        # looking for few among many is slow, so groups come first
+        near = (groups.amax(1) < bar).logical_not_().nonzero()[:, 0]
+        group, within = (groups.index_select(0, near) < bar).logical_not_().nonzero().unbind(1)
+        rest = (highest[whole:] < bar).logical_not_().nonzero()[:, 0]
+        return torch.cat([near.index_select(0, group) * GROUP + within, rest + whole])
 
     def _score_run(self, start: int, stop: int) -> None:
         """Score candidates `start` to `stop`."""
