@@ -16,6 +16,7 @@ errors being random. The rounding of both fp32 computations is bounded in the us
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -114,7 +115,8 @@ class LaterBound:
 
 def column_norms(matrices: Tensor) -> Tensor:
     """At least the norms [..., columns] of columns, in fp64; several times faster than torch's own across rows."""
-    return (matrices * matrices).sum(-2).sqrt_().double() + VANISHING * max(matrices.shape[-2], 1) ** 0.5
+    norms: Tensor = (matrices * matrices).sum(-2).sqrt_().double()
+    return norms + VANISHING * math.sqrt(max(matrices.shape[-2], 1))
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
