@@ -17,7 +17,9 @@ from limerank.serve.requests import RequestReader
 from limerank.serve.retrieval.retriever import Rows, StateRetriever
 from limerank.serve.scorer import choose_path, request_head
 
-K, USERS, SEED = 100, 32, 0
+K: int = 100
+USERS: int = 32
+SEED = 0
 LEAST_CANDIDATES, MOST_CANDIDATES, ITEMS_PER_CANDIDATE = 1000, 10_000, 250
 
 

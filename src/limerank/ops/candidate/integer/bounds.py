@@ -10,14 +10,13 @@ between 0 and v_k. By Cauchy-Schwarz then
 
     |f M c| <= |f| max_c |M c|,    |(q - mean) E c| <= |q - mean| max_c |E c|,    |f_p diag(step_p) c| <= ...
 
-The norms are stored per item, the maxima are computed once per request. Where the sums s of a row's groups are nearly
-the same for all items, M is what is left without the groups' means g (`request.py`), and `|s - mean| |g c|` is a fourth
-term. Nothing is assumed about rounding errors being random. The rounding of both fp32 computations is
-bounded in the usual way and added.
+The three norms are stored per item, the three maxima are computed once per request. Nothing is assumed about rounding
+errors being random. The rounding of both fp32 computations is bounded in the usual way and added.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,7 +116,7 @@ class LaterBound:
 def column_norms(matrices: Tensor) -> Tensor:
     """At least the norms [..., columns] of columns, in fp64; several times faster than torch's own across rows."""
     norms: Tensor = (matrices * matrices).sum(-2).sqrt_().double()
-    return norms + VANISHING * max(matrices.shape[-2], 1) ** 0.5
+    return norms + VANISHING * math.sqrt(max(matrices.shape[-2], 1))
 
 
 def _largest_eigenvalues(squares: Tensor) -> Tensor:
