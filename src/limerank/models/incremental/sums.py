@@ -73,7 +73,8 @@ class RandomFeatureSums(Summary[FeatureSums]):
         lowest = exponents.new_full((1, heads), -torch.inf)
         largest = torch.cat([lowest, exponents.amax(-1)]).amax(0)
         features = (exponents - largest[:, None]).exp().mul_(rank**-0.5)
-        return FeatureSums(largest, outer_sums(features, values, _offsets(events))[0], values.sum(0))
+        sums = outer_sums(features, values, _offsets(events))[0].clone()  # a view would keep twice as much
+        return FeatureSums(largest, sums, values.sum(0))
 
     def append(self, state: FeatureSums, events: Events) -> FeatureSums:
         return self.merge([state, self.read(events)])
