@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs/reference/benchmarks.md").read_text()
 TRAIN: dict[str, Any] = json.loads((ROOT / "docs/results/bench-train.json").read_text())
+ENGINE: dict[str, Any] = json.loads((ROOT / "docs/results/bench-engine.json").read_text())
+STATES: dict[str, Any] = json.loads((ROOT / "docs/results/bench-states.json").read_text())
 FUXICTR: dict[str, Any] = json.loads((ROOT / "docs/results/bench-fuxictr.json").read_text())
 
 
@@ -61,3 +63,45 @@ def test_both_networks_are_one_and_their_accuracy_is_told() -> None:
     (found,) = FUXICTR["accuracy"]["results"]
     for name in ("limerank", "fuxictr"):
         assert f"{found[name]['auc']['mean']:.4f}" in TEXT
+
+
+def figure(value: float) -> str:
+    """Milliseconds as the tables have them."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def test_goals_of_the_engine_are_told_as_they_were_judged() -> None:
+    for goal in ENGINE["goals"]:
+        verdict = "reached" if goal["reached"] else "**not reached**"
+        assert f"| {goal['name']}: {goal['goal']} | {goal['measured']} | {verdict} |" in TEXT
+
+
+def test_rows_of_the_engine() -> None:
+    rows = [row for row in ENGINE["rows"] if row["group"] == "large" or row["threads"] == ENGINE["cores"]]
+    assert len(rows) >= 20
+    for row in rows:
+        path = row["path"] + " (forced)" * (row["forced"] is not None)
+        times = [figure(row[name]) for name in ("user_ms", "interact_ms", "total_ms")]
+        if row["group"] == "large":
+            told = [path, str(row["threads"]), "yes" if row["burner"] else "no", *times[1:]]
+        else:
+            shape = [f"{row['candidates']:,}", f"{row['history']:,}"]
+            told = [f"`{row['model']}`", *shape, path, row["user_state"], str(row["threads"]), *times]
+        assert f"| {' | '.join(told)} |" in TEXT
+
+
+def test_the_summary_of_the_engine_has_the_same_figures() -> None:
+    told = (ROOT / "docs/explanation/how-a-ranking-is-computed.md").read_text()
+    for model in ("lime-mha", "mha", "lime-xor", "hstu"):
+        wanted = {"group": "industrial", "model": model, "candidates": 32768, "history": 16384, "forced": None}
+        wanted["threads"] = ENGINE["cores"]
+        (row,) = (row for row in ENGINE["rows"] if wanted.items() <= row.items())
+        times = " | ".join(figure(row[name]) for name in ("user_ms", "interact_ms", "total_ms"))
+        assert f"| `{model}`, d = 256, 16,384 events x 32,768 candidates | {times} |" in told
+
+
+def test_what_stale_states_cost() -> None:
+    told = (ROOT / "docs/explanation/user-states.md").read_text()
+    for row in STATES["rows"]:
+        changes = f"{row['mean_change']:.3f} | {row['largest_change']:.2f} | {row['top_kept']:.1%}"
+        assert f"| {row['activation']} | {row['budget']:g} | {row['appended_fraction']:.0%} | {changes} |" in told
