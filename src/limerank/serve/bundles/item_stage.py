@@ -49,12 +49,12 @@ class ItemStage:
             state = self.ranker.encode_items(items)
             return RowStore.store(state.rows, state.head_part, self.row_type)
 
-    def block(self, numbers: Ints) -> RowStore:
-        """The rows of up to ITEMS_PER_BLOCK items of the table, which are named in ascending order."""
+    def block(self, numbers: Ints, size: int = ITEMS_PER_BLOCK) -> RowStore:
+        """The rows of up to `size` items of the table, which are named in ascending order; always computed as many."""
         first, last = int(numbers[0]), int(numbers[-1]) + 1
-        if len(numbers) == ITEMS_PER_BLOCK == last - first:
+        if len(numbers) == size == last - first:
             return self.rows_of(self.items.part(first, last))
-        filled = np.full(ITEMS_PER_BLOCK, last - 1)
+        filled = np.full(size, last - 1)
         filled[: len(numbers)] = numbers
         return self.rows_of(self.items.take(torch.from_numpy(filled))).between(0, len(numbers))
 

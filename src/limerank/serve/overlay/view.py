@@ -24,11 +24,13 @@ from limerank.errors import LimerankError
 from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.earlier import same_features
-from limerank.serve.bundles.offline import RowType, compute_rows
+from limerank.serve.bundles.item_stage import ItemStage, RowType
 from limerank.serve.overlay.changes import Change
 from limerank.serve.overlay.items import ItemReader
 
 Rows = NDArray[np.int64]
+ITEMS_PER_BLOCK = 64
+"""Upserts are few. A block is always filled up, so that equal items have equal rows whichever they come with."""
 NOWHERE = -1
 
 
@@ -208,4 +210,6 @@ def computed(
 ) -> tuple[Features, RowStore]:
     """What the offline item stage of a bundle makes of ids and raw features: encoded ones, and rows of its type."""
     table = reader.encoded(items)
-    return table, compute_rows(bundle.ranker, table, cast(RowType, bundle.manifest.row_type))
+    stage = ItemStage(bundle.ranker, table, cast(RowType, bundle.manifest.row_type))
+    blocks = np.split(np.arange(len(items)), range(ITEMS_PER_BLOCK, len(items), ITEMS_PER_BLOCK))
+    return table, RowStore.joined([stage.block(block, ITEMS_PER_BLOCK) for block in blocks])
