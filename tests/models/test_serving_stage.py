@@ -82,7 +82,8 @@ def plainly(ranker: Ranker, inputs: UserInputs) -> UserState:
 
 
 def assert_same(got: UserState, expected: UserState) -> None:
-    torch.testing.assert_close((got.memory, got.head_part), (expected.memory, expected.head_part), rtol=1e-5, atol=1e-5)
+    """To the rounding of fp32, which norms of short rows enlarge: 2e-5 on the least of CPUs."""
+    torch.testing.assert_close((got.memory, got.head_part), (expected.memory, expected.head_part), rtol=1e-4, atol=1e-4)
     assert (got.offsets is None) == (expected.offsets is None)
     if got.offsets is not None and expected.offsets is not None:
         assert torch.equal(got.offsets, expected.offsets)
