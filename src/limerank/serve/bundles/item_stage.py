@@ -49,8 +49,12 @@ class ItemStage:
             state = self.ranker.encode_items(items)
             return RowStore.store(state.rows, state.head_part, self.row_type)
 
-    def block(self, numbers: Ints, size: int = ITEMS_PER_BLOCK) -> RowStore:
-        """The rows of up to `size` items of the table, which are named in ascending order; always computed as many."""
+    def block(self, numbers: Ints, size: int | None = None) -> RowStore:
+        """The rows of up to `size` items (by default ITEMS_PER_BLOCK) of the table, named in ascending order.
+
+        As many are computed, however few they are.
+        """
+        size = size or ITEMS_PER_BLOCK
         first, last = int(numbers[0]), int(numbers[-1]) + 1
         if len(numbers) == size == last - first:
             return self.rows_of(self.items.part(first, last))
