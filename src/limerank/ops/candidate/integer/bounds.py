@@ -10,7 +10,7 @@ between 0 and v_k. By Cauchy-Schwarz then
 
     |f M c| <= |f| max_c |M c|,    |(q - mean) E c| <= |q - mean| max_c |E c|,    |f_p diag(step_p) c| <= ...
 
-The three norms are stored per item, the three maxima are computed once per request. Nothing is assumed about rounding
+Norms are stored per item, maxima are computed once per request. Nothing is assumed about rounding
 errors being random. The rounding of both fp32 computations is bounded in the usual way and added.
 """
 
