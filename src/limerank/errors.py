@@ -47,6 +47,10 @@ class UnavailableError(LimerankError):
     exit_code = 6
 
 
+class StorageFullError(UnavailableError):
+    """Nothing more can be written where something has to be; what is there can still be read."""
+
+
 class DeadlineError(UnavailableError):
     """A request whose time was up before anything could be done for it."""
 

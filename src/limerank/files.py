@@ -79,7 +79,7 @@ def read_json(path: Path, error: type[LimerankError], fix: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file; {fix}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as broken:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise error(f"{path}: not valid JSON ({broken}); {fix}") from None
     except OSError as refused:
         raise error(f"{path}: cannot be read ({refused.strerror}); {fix}") from None

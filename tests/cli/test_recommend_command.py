@@ -16,7 +16,7 @@ def test_recommend_is_rank_without_what_was_seen(store: Path) -> None:
     assert facts["retrieved_by"] == ["exact"]
     assert facts["seen_items"] == ranked["seen_items"] > 0
     assert facts["degraded"] == ranked["degraded"] == []
-    assert [span["stage"] for span in facts["timeline"]] == ["queue", "user", "lookup", "interact", "select"]
+    assert [span["stage"] for span in facts["timeline"]] == ["queue", "history", "user", "lookup", "interact", "select"]
     assert answer("recommend", store, "--user", "u2", "--seen-too")["seen_items"] == 0
 
 

@@ -19,7 +19,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, ConflictError, UnavailableError
 from limerank.models import build_ranker
 from limerank.progress import Progress
-from limerank.serve.bundles.bundle import Bundle, tensors_of
+from limerank.serve.bundles.bundle import NEWER_OPTIONS, Bundle, tensors_of
 from limerank.serve.bundles.offline import RowType, export
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
@@ -231,14 +231,15 @@ def test_rows_are_weights_and_head_part(runs: dict[str, Run], store: Path) -> No
 def test_a_bundle_of_format_3_opens_and_ranks_the_same(
     dataset: StoredDataset, tmp_path: Path, row_type: RowType
 ) -> None:
-    """There head parts are `share`, the option select_from is `pool`, towers have no shortcut and no option for it."""
+    """There head parts are `share`, select_from is `pool`, towers have no shortcut; no newer option has a name."""
     torch.manual_seed(0)
     model = {"name": "lime-mha", "links": 4, "select_from": 6, "tower_shortcut": False}
     ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test")
     bundle = export(ranker, model, dataset, tmp_path, max_history=20, row_type=row_type)
     expected = Engine(bundle).answer("u3", limit=20)
     options = {"pool" if k == "select_from" else k: v for k, v in ranker.options.model_dump(mode="json").items()}
-    del options["tower_shortcut"]
+    for newer in ("tower_shortcut", *NEWER_OPTIONS["lime-mha"]):
+        del options[newer]
     tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
     parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
     for name in sorted(tensors):
@@ -255,6 +256,36 @@ def test_a_bundle_of_format_3_opens_and_ranks_the_same(
     manifest["model"] = {"name": "lime-mha", "links": 4, "pool": 6}
     (bundle.path / "manifest.json").write_text(json.dumps(manifest))
     rehash(bundle.path)
+    ranking = Engine.open(tmp_path, bundle.manifest.id).answer("u3", limit=20)
+    assert ranking.item_ids == expected.item_ids
+    assert (ranking.probabilities == expected.probabilities).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "newer"),
+    [
+        ({"name": "sasrec", "readout": "last", "final_norm": False, "sharpness": None}, {"final_norm", "sharpness"}),
+        ({"name": "ttsn"}, {"interaction"}),
+    ],
+    ids=["sasrec", "ttsn"],
+)
+def test_a_bundle_of_before_its_options_opens_and_ranks_the_same(
+    dataset: StoredDataset, tmp_path: Path, before: dict[str, object], newer: set[str]
+) -> None:
+    """Its manifest does not name them and its fingerprint does not know them; SASRec then had no final norm."""
+    torch.manual_seed(0)
+    ranker = build_ranker(before, dataset.encoders.space(), len(dataset.schema.tasks), "test")
+    bundle = export(ranker, before, dataset, tmp_path, max_history=20, row_type="fp32")
+    expected = Engine(bundle).answer("u3", limit=20)
+    options = ranker.options.model_dump(mode="json", exclude={"tower_shortcut", *newer})
+    tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
+    parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
+    for name in sorted(tensors):
+        parts += [name, str(tuple(tensors[name].shape)), tensors[name].detach().numpy().tobytes()]
+    assert bundle.manifest.row_fingerprint == files.digest_of(*parts)
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    manifest["model"] = {"name": ranker.name, "tower_shortcut": True}
+    (bundle.path / "manifest.json").write_text(json.dumps(manifest))
     ranking = Engine.open(tmp_path, bundle.manifest.id).answer("u3", limit=20)
     assert ranking.item_ids == expected.item_ids
     assert (ranking.probabilities == expected.probabilities).all()

@@ -101,7 +101,7 @@ def test_a_cut_scan_is_the_best_of_what_was_scored(engine: Engine, exclude_seen:
     everything = engine.answer("u2", exclude_seen=exclude_seen)
     names = engine.catalog.names_of_rows(np.arange(1, len(engine.catalog) + 1))
     cuts = set()
-    for budget in range(6, 40, 2):
+    for budget in range(6, 40):
         fresh, deadline = Engine(engine.bundle), Deadline(budget, Clock(tick=1))
         ranking = fresh.answer("u2", exclude_seen=exclude_seen, deadline_ms=deadline)
         assert ranking.candidates + ranking.unscored == everything.candidates

@@ -76,7 +76,7 @@ def test_no_candidates_is_an_empty_ranking(engine: Engine) -> None:
 
 def test_stages_are_timed(engine: Engine) -> None:
     stages = engine.answer("u2").milliseconds
-    assert list(stages) == ["queue", "user", "lookup", "interact", "select", "total"]
+    assert list(stages) == ["queue", "history", "user", "lookup", "interact", "select", "total"]
     assert stages["total"] == pytest.approx(sum(v for k, v in stages.items() if k != "total"), rel=1e-6)
 
 

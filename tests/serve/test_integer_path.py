@@ -25,6 +25,7 @@ FOLD_WITH: dict[str, dict[str, object]] = {
     "linear-attention": {"normalizer": "events", "feature_map": "silu"},  # rows of both signs
     "mamba": {"readout": "last"},
     "sasrec": {"readout": "last"},
+    "ttsn": {"interaction": "dot"},  # it folds anyway, but to rows without numbers
 }
 """Options with which a ranker folds that does not by default."""
 

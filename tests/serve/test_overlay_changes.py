@@ -17,6 +17,7 @@ import pytest
 
 from limerank import files
 from limerank.errors import BundleError, ConflictError, LimerankError
+from limerank.serve import sqlite
 from limerank.serve.engine import Engine
 from limerank.serve.overlay import changes
 from limerank.serve.overlay.changes import ChangeFile, News
@@ -184,7 +185,7 @@ def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     file = ChangeFile(tmp_path)
     file.write({"x": ({}, None)})
     with file._writing(), pytest.raises(ConflictError, match="another process is changing it"):

@@ -38,11 +38,14 @@ FORMS: list[dict[str, Any]] = [
     *({"name": name, "encoding": encoding} for name in ("lime-mha", "lime-xor", "mamba") for encoding in ENCODINGS[1:]),
     {"name": "lime-mha", "context": "after", "recency": True},
     {"name": "lime-mha", "select_from": 6, "recency": True},
-    {"name": "lime-mha", "coarse_links": 2},
+    {"name": "lime-mha", "coarse_links": 2, "value_norm": False},
     {"name": "lime-xor", "activation": "softmax", "context": "after", "layers": 2},
     {"name": "lime-xor", "layers": 1, "output": "concat"},
     {"name": "ttsn", "pooling": "mean", "encoding": "calendar"},
+    {"name": "ttsn", "interaction": "dot"},
+    {"name": "sasrec", "readout": "last", "encoding": "none"},
     {"name": "mamba", "readout": "state"},
+    {"name": "hstu", "relative_bias": "position-time"},
 ]
 
 
@@ -200,6 +203,22 @@ def test_events_without_a_time_happen_when_they_are_asked_for(engine: Engine) ->
         oracle = Oracle(source_of(form, engine.bundle), UserStates(PLENTY))
         hows = [oracle.check("u1", "tv", clicks(3), watermark + hours * 3_600_000) for hours in (1, 60)]
         assert hows == ["computed", how]
+
+
+def test_a_state_that_read_the_time_of_its_request_is_not_used_later(engine: Engine) -> None:
+    """Ages and a relative bias for time go on while nothing happens; other states are kept."""
+    watermark = engine.bundle.manifest.watermark
+    assert watermark is not None
+    happened = [event(1, watermark)]
+    assert happened[0].time is not None
+    for form, how in (
+        ({"name": "lime-mha", "encoding": "age"}, "computed"),
+        ({"name": "hstu", "relative_bias": "time"}, "computed"),
+        ({"name": "hstu", "relative_bias": "position"}, "cached"),
+    ):
+        oracle = Oracle(source_of(form, engine.bundle), UserStates(PLENTY))
+        hows = [oracle.check("u1", "tv", happened, watermark + days * 86_400_000) for days in (1, 1, 40)]
+        assert hows == ["computed", "cached", how]
 
 
 def test_rankers_without_a_window_say_why_they_read_again(engine: Engine) -> None:

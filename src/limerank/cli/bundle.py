@@ -1,4 +1,4 @@
-"""`limerank bundle`: list, show, verify, activate, roll back, index, collect."""
+"""`limerank bundle`: list, show, verify, activate, roll back, index, collect; the rest is in `bundle_files`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from limerank.cli import bundle_files
 from limerank.cli.common import JsonOption, StoreArgument, ThreadsOption, emit_json, emit_table, say, use_threads
+from limerank.times import age_text
 
 app = typer.Typer(no_args_is_help=True, help="The bundles of a store: immutable, verified, one active.")
 
-BundleArgument = Annotated[str | None, typer.Argument(help="A bundle id; default: the active bundle.")]
+BundleArgument = bundle_files.BundleArgument
+bundle_files.register(app)
 
 
 @app.command("list", epilog="Example: limerank bundle list stores/demo")
@@ -140,10 +143,10 @@ def index(
 @app.command(epilog="Example: limerank bundle gc stores/demo --keep 3")
 def gc(
     store: StoreArgument,
-    keep: Annotated[int, typer.Option(min=1, help="Newest bundles to keep, besides the active and previous.")] = 3,
+    keep: Annotated[int, typer.Option(min=1, help="Newest bundles to keep, besides those in use.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old bundles and leftovers of interrupted exports."""
+    """Delete old bundles and leftovers, never the active or previous bundle or one that an experiment names."""
     from limerank.serve.bundles.store import BundleStore
 
     removed = BundleStore.open(store).collect(keep)
@@ -154,12 +157,7 @@ def gc(
 
 
 def _ago(seconds: float | None) -> str:
-    """A time that has passed, in the largest unit of which it has two or more."""
-    if seconds is None:
-        return "unknown: the log has no times"
-    units = [("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1)]
-    name, length = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
-    return f"{seconds / length:,.0f} {name}"
+    return "unknown: the log has no times" if seconds is None else age_text(seconds)
 
 
 def _active(current: str | None, previous: str | None, as_json: bool) -> None:

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from limerank.cli.common import JsonOption, StoreArgument, emit_json, emit_table, listed, say
-from limerank.errors import DataError, UsageError
+from limerank.cli.common import JsonOption, StoreArgument, emit_json, emit_table, listed, read_rows, say
+from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from limerank.serve.overlay.live import LiveCatalog
 
 app = typer.Typer(
@@ -22,7 +20,6 @@ app = typer.Typer(
 )
 
 IdsArgument = Annotated[list[str], typer.Argument(help="Item ids.")]
-JSON_LINES = (".jsonl", ".ndjson")
 
 
 @app.command(epilog="Example: limerank items upsert stores/demo --file new-items.csv")
@@ -39,7 +36,7 @@ def upsert(
     as_json: JsonOption = False,
 ) -> None:
     """Add items, or replace what is known of them: all of the file or nothing."""
-    change = _catalog(store).upsert(_table(file), separator=separator)
+    change = _catalog(store).upsert(read_rows(file), separator=separator)
     if as_json:
         emit_json(asdict(change))
         return
@@ -121,20 +118,6 @@ def _catalog(store: Path) -> LiveCatalog:
     from limerank.serve.overlay.live import LiveCatalog
 
     return LiveCatalog(BundleStore.open(store).open_bundle())
-
-
-def _table(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    from limerank.data.sources.given import open_tables
-
-    if not path.name.lower().endswith(JSON_LINES):
-        parts, _ = open_tables([path], "--file")
-        return pl.concat(block for part in parts for block in part.batches())
-    try:
-        return pl.read_ndjson(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError) as broken:
-        raise DataError(f"--file {path}: cannot be read as JSON lines ({str(broken).splitlines()[0]})") from None
 
 
 def _say_absent(what: str, ids: Sequence[str]) -> None:

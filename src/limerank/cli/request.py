@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from limerank.cli.common import parse_pairs
 from limerank.errors import UsageError
+from limerank.times import NO_TIME, milliseconds_of
 
 if TYPE_CHECKING:
     from limerank.serve.requests import Event
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 UserOption = Annotated[str, typer.Option(help="User id; an unknown one ranks with an empty history.")]
 ContextOption = Annotated[str, typer.Option(help="Context features, for example device=phone,hour=20.")]
@@ -47,7 +45,7 @@ def parse_request(context: str, event: Sequence[str] | None, now: str | None, ta
     return {
         "context": parse_pairs(context, "--context"),
         "events": [_event(text) for text in event or ()],
-        "now": None if now is None else _milliseconds(now, f"--now {now}"),
+        "now": None if now is None else parse_time(now, f"--now {now}"),
         "task": task,
     }
 
@@ -60,18 +58,12 @@ def _event(text: str) -> Event:
         raise UsageError(f"--event {text}: needs item=ID")
     features: dict[str, Any] = dict(pairs)
     item, time = features.pop("item"), features.pop("time", None)
-    return Event(item, features, None if time is None else _milliseconds(time, f"--event {text}"))
+    return Event(item, features, None if time is None else parse_time(time, f"--event {text}"))
 
 
-def _milliseconds(text: str, option: str) -> int:
+def parse_time(text: str, option: str) -> int:
     """Milliseconds since 1970, from just that or from an ISO 8601 time; UTC where it names no zone, as in logs."""
     try:
-        if text.isascii() and text.isdigit():
-            return int(text)
-        time = datetime.fromisoformat(text)
+        return milliseconds_of(text)
     except ValueError:
-        raise UsageError(
-            f"{option}: '{text}' is not a time; write 2026-01-31T12:00:00Z, or milliseconds since 1970"
-        ) from None
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - EPOCH) // timedelta(milliseconds=1)
+        raise UsageError(f"{option}: {NO_TIME.format(text)}") from None

@@ -1,5 +1,6 @@
 """A request through the engine's stages (paper, figure "LIME Inference"); all of it runs in a worker.
 
+history   what was stored of the user since the export is read
 user      the history becomes a user state; once per request, whatever the number of candidates
 lookup    candidate ids become item rows
 interact  rows times user state, the head, probabilities, and a running choice of the best
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,14 +42,23 @@ class EncodedRequest:
     history_used: int
     how: How
     """Whether the state was kept, grown by new events, or computed."""
+    history_as_of: int | None = None
+    """The time of the newest event of the history."""
 
 
 class Stages:
     """The stages of requests to one bundle; safe from many threads."""
 
     def __init__(
-        self, bundle: Bundle, workers: Workers, states: UserStates | None, stale_budget: float | None = None
+        self,
+        bundle: Bundle,
+        workers: Workers,
+        states: UserStates | None,
+        stale_budget: float | None = None,
+        *,
+        beside_others: bool = False,
     ) -> None:
+        """With `beside_others` workers have requests of other engines to answer: what takes seconds is not theirs."""
         self.bundle = bundle
         self.workers = workers
         self.states = states
@@ -67,7 +78,8 @@ class Stages:
         self.cost = UserStageCost()
         self.scorer = Scorer(bundle.ranker, bundle.rows)
         if self.scorer.worth_preparing:
-            workers.run(partial(self.scorer.prepare, workers.deal))
+            with Workers(1) if beside_others else nullcontext(workers) as preparing:
+                preparing.run(partial(self.scorer.prepare, preparing.deal))
 
     def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
         """The user stage, over as many events as there is time for, unless a kept state answers the request."""
@@ -79,17 +91,18 @@ class Stages:
 
     def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
         used = asked.count - self.requests.first_kept(asked)
-        version = None if self.states is None else self.requests.version(asked)
+        encoded = partial(EncodedRequest, known_user=asked.known_user, history_as_of=asked.as_of)
+        version = self.requests.version(asked) if self.states is not None and asked.keep else None
         users = self.users if version is None else self.users.of_version(version + self.kind)
         if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
             readable = events_in_time(record, self.cost, used)
             if readable < used:
-                return EncodedRequest(users.encode(asked.latest(readable)), asked.known_user, readable, "computed")
+                return encoded(users.encode(asked.latest(readable)), history_used=readable, how="computed")
         if self.states is None or version is None:
-            return EncodedRequest(users.encode(asked), asked.known_user, used, "computed")
+            return encoded(users.encode(asked), history_used=used, how="computed")
         found = self.states.encode(users, asked)
         how = found.how if found.how == "computed" or users.exact else "approximate"
-        return EncodedRequest(found.state, asked.known_user, used, how)
+        return encoded(found.state, history_used=used, how=how)
 
     def ordered(
         self,
@@ -125,7 +138,7 @@ class Stages:
             names = [item_ids[position] for position in best.keys.tolist()]
         else:
             names = catalog.names_of_rows(best.keys)
-        repeated = [item for item, times in Counter(item_ids or ()).items() if times > 1]
+        repeated = _repeated(item_ids or ())
         clock.lap("select")
         return Ranking(
             item_ids=names,
@@ -135,6 +148,7 @@ class Stages:
             known_user=encoded.known_user,
             user_state=encoded.how,
             history_used=encoded.history_used,
+            history_as_of=encoded.history_as_of,
             candidates=candidates - unscored,
             unknown_items=_unknown(item_ids, rows),
             repeated_items=repeated,
@@ -160,6 +174,12 @@ class Stages:
             return candidate_probabilities(part.store, head, part.index, deal=self.workers.deal)
 
         return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
+
+
+def _repeated(item_ids: Sequence[str]) -> list[str]:
+    if len(set(item_ids)) == len(item_ids):  # counting takes a while, and mostly finds nothing
+        return []
+    return [item for item, times in Counter(item_ids).items() if times > 1]
 
 
 def _unknown(item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:

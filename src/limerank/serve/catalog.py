@@ -189,12 +189,17 @@ class Catalog:
             return None
         return f"{own}/{overlay.token}/{overlay.generation}" if len(rows) and rows.max() >= first_new else own
 
-    def seen_rows(self, user_id: str, item_ids: Sequence[str]) -> Rows:
-        """The distinct rows of the catalog's items that a user has events with, stored or just now, ascending."""
-        user, offsets = int(self.bundle.user_ids.rows_of([user_id])[0]), self.bundle.seen["offsets"]
-        stored = self.bundle.seen["item"][int(offsets[user]) : int(offsets[user + 1])].numpy()
-        new = self.rows_of(item_ids)
-        seen = np.union1d(stored, new[new != UNKNOWN_ROW]).astype(np.int64)
+    def seen_rows(self, user_id: str | None, item_ids: Sequence[str], more: Rows = NONE) -> Rows:
+        """The distinct rows of the catalog's items that a user has events with, ascending.
+
+        Those are what the bundle knows of the user (None: nothing), items by name, and more by row.
+        """
+        exported = NONE
+        if user_id is not None:
+            user, offsets = self.bundle.user_ids.row_of(user_id), self.bundle.seen["offsets"]
+            exported = self.bundle.seen["item"][int(offsets[user]) : int(offsets[user + 1])].numpy()
+        new = np.concatenate([self.rows_of(item_ids), more])
+        seen = np.union1d(exported, new[new != UNKNOWN_ROW]).astype(np.int64)
         return seen if not len(self.overlay.absent) else np.setdiff1d(seen, self.overlay.absent)
 
     def status(self, item_ids: Sequence[str]) -> list[ItemStatus]:

@@ -50,12 +50,15 @@ class Best(Protocol):
 class Deadline:
     """A budget of milliseconds that runs from when it is made: make it when the request arrives."""
 
-    def __init__(self, milliseconds: float, clock: Seconds = time.perf_counter) -> None:
+    def __init__(
+        self, milliseconds: float, clock: Seconds = time.perf_counter, *, started: float | None = None
+    ) -> None:
+        """`started` is the clock's time from which it runs, if that was before now."""
         if math.isnan(milliseconds):
             raise UsageError("deadline_ms is not a number; give milliseconds, or None for no deadline")
         self.milliseconds = milliseconds
         self.clock = clock
-        self._end = clock() + milliseconds / 1000
+        self._end = (clock() if started is None else started) + milliseconds / 1000
 
     @classmethod
     def of(cls, given: float | Deadline | None) -> Deadline:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -22,8 +22,12 @@ from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import Catalog, ItemStatus
 from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.deadline import Deadline, RequestRecord
+from limerank.serve.histories.of_request import RequestHistory
+from limerank.serve.histories.past import Added, Erased, Happened, Histories
+from limerank.serve.histories.store import HistoryStore
+from limerank.serve.histories.writing import now as clock
 from limerank.serve.overlay.items import Item
-from limerank.serve.overlay.live import CatalogChange, LiveCatalog
+from limerank.serve.overlay.live import CatalogChange, LiveCatalog, store_of
 from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
@@ -34,6 +38,7 @@ from limerank.serve.workers import Workers, in_a_worker
 
 STATES_BYTES = 2**28
 """What an engine keeps of users between requests, unless it is told otherwise."""
+AnyHistories = Histories | Literal["of the store"] | None
 
 
 class Engine:
@@ -51,16 +56,21 @@ class Engine:
         threads: int | None = None,
         states: int | UserStates = STATES_BYTES,
         stale_budget: float | None = None,
+        workers: Workers | None = None,
+        histories: AnyHistories = "of the store",
     ) -> None:
-        self.workers = Workers(threads)
+        self.workers = Workers(threads) if workers is None else workers
+        self._own_workers = workers is None
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
+        self._own_histories = histories == "of the store"
+        self.histories = _histories_of(bundle) if isinstance(histories, str) else histories
         self.requests = RequestReader(bundle)
         self.retrievers = Retrievers(bundle)
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
-        self.stages = Stages(bundle, self.workers, self.states, stale_budget)
+        self.stages = Stages(bundle, self.workers, self.states, stale_budget, beside_others=workers is not None)
 
     @classmethod
     def open(
@@ -71,15 +81,26 @@ class Engine:
         threads: int | None = None,
         states: int | UserStates = STATES_BYTES,
         stale_budget: float | None = None,
+        workers: Workers | None = None,
+        histories: AnyHistories = "of the store",
     ) -> Engine:
         """An engine on a store's active bundle, or on the one named; the bundle is verified.
 
         `threads` compute, by default as many as there are cores this process may use. `states` are the bytes that may
-        be kept of users between requests (0: nothing), or states that several engines have in common. With
-        a `stale_budget` kept states of LIME-XOR may be approximate, by default never (docs/explanation/user-states.md).
+        be kept of users between requests (0: nothing), or states that several engines have in common, as they may have
+        `workers`, which an engine that was given them does not close. With a `stale_budget` kept states of LIME-XOR may
+        be approximate, by default never (docs/explanation/user-states.md). `histories` is where events since the export
+        come from: the store's own, others, or None for the bundle's alone.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
-        return cls(opened.open_bundle(bundle_id), threads=threads, states=states, stale_budget=stale_budget)
+        return cls(
+            opened.open_bundle(bundle_id),
+            threads=threads,
+            states=states,
+            stale_budget=stale_budget,
+            workers=workers,
+            histories=histories,
+        )
 
     @property
     def catalog(self) -> Catalog:
@@ -88,7 +109,10 @@ class Engine:
 
     def close(self) -> None:
         """End the worker threads when the requests that were made are answered; there can be no other request."""
-        self.workers.close()
+        if self._own_workers:
+            self.workers.close()
+        if self._own_histories and self.histories is not None:
+            self.histories.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -110,6 +134,7 @@ class Engine:
         task: str | None = None,
         exclude_seen: bool = False,
         deadline_ms: float | Deadline | None = None,
+        history: Sequence[Event] | None = None,
     ) -> pl.DataFrame:
         """Candidates in order, best first: rank, item_id, its display where the log has one, a probability per task.
 
@@ -125,6 +150,7 @@ class Engine:
             task=task,
             exclude_seen=exclude_seen,
             deadline_ms=deadline_ms,
+            history=history,
         )
         return ranking_frame(self.catalog, [ranking])
 
@@ -165,20 +191,24 @@ class Engine:
         task: str | None = None,
         exclude_seen: bool = False,
         deadline_ms: float | Deadline | None = None,
+        history: Sequence[Event] | None = None,
     ) -> Ranking:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
-        An unknown user ranks with an empty history; an unknown item is scored as 'unknown' and listed as such. `now`
-        is the time of the request in milliseconds since 1970, which only rankers that read times care about; by
-        default the latest the engine knows of: the bundle's watermark or the time of an event. `exclude_seen` leaves
-        out every item that the user has an event with, stored (however long ago) or in `events`. With `deadline_ms`
-        the answer leaves out work that does not fit, and says what in `degraded`.
+        The history before that is the bundle's with the events that were stored since, in order of time; or, if it is
+        given, `history` and nothing else, of which nothing is kept. An unknown user ranks with an empty history; an
+        unknown item is scored as 'unknown' and listed as such. `now` is the time of the request in milliseconds since
+        1970, which only rankers that read times care about; by default the latest the engine knows of: the bundle's
+        watermark or the time of an event. `exclude_seen` leaves out every item that the user has an event with, stored
+        (however long ago) or in `events`. With `deadline_ms` the answer leaves out work that does not fit, and says
+        what in `degraded`.
         """
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
-        request: dict[str, Any] = {"context": context, "events": events, "now": now}
+        user = RequestHistory(self.histories, user_id, events, history, record.timeline)
+        request: dict[str, Any] = {"context": context, "now": now}
         return self._ranked(
-            user_id, Retrieving(catalog, [], lambda user: given), record, request, limit, self._task(task), exclude_seen
+            user, Retrieving(catalog, [], lambda state: given), record, request, limit, self._task(task), exclude_seen
         )
 
     def recommend(
@@ -195,6 +225,7 @@ class Engine:
         now: int | None = None,
         task: str | None = None,
         deadline_ms: float | Deadline | None = None,
+        history: Sequence[Event] | None = None,
     ) -> Ranking:
         """The `k` items to show a user: retrieve, rank, leave out what the user has seen, diversify if asked to.
 
@@ -205,7 +236,7 @@ class Engine:
         `answer`.
         """
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
-        user_id = checked_id(user_id, "user_id")
+        user = RequestHistory(self.histories, user_id, events, history, record.timeline)
         candidates = usual_candidates(len(catalog)) if candidates is None else candidates
         if min(k, candidates) < 1:
             raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
@@ -213,19 +244,19 @@ class Engine:
         column, asked = self._task(task), candidates
 
         def count() -> int:
-            return asked + (len(_seen(catalog, user_id, events)) if filter_seen else 0)
+            return asked + (len(user.seen(self.stages.requests, catalog)) if filter_seen else 0)
 
-        retrieving = self.retrievers.start(retriever, catalog, user_id, count, column, record)
-        request: dict[str, Any] = {"context": context, "events": events, "now": now}
+        retrieving = self.retrievers.start(retriever, catalog, user.user_id, count, column, record)
+        request: dict[str, Any] = {"context": context, "now": now}
         limit = k if diversify is None else considered(k)
-        ranking = self._ranked(user_id, retrieving, record, request, limit, column, filter_seen)
+        ranking = self._ranked(user, retrieving, record, request, limit, column, filter_seen)
         if diversify is None:
             return ranking
         return self.workers.run(partial(diversified, ranking, catalog, diversify, k, column, record))
 
     def _ranked(
         self,
-        user_id: str,
+        user: RequestHistory,
         retrieving: Retrieving,
         record: RequestRecord,
         request: dict[str, Any],
@@ -234,18 +265,18 @@ class Engine:
         exclude_seen: bool,
     ) -> Ranking:
         """The user stage, then the candidates that are found (None: the whole catalog) in order."""
-        user_id, events, catalog = checked_id(user_id, "user_id"), request["events"], retrieving.catalog
+        reader, catalog = self.stages.requests, retrieving.catalog
         if limit is not None and limit < 0:
             raise UsageError(f"limit must not be negative, but is {limit}")
 
         def user_stage() -> tuple[EncodedRequest, list[str] | None]:
             record.leave_queue()
-            asked = self.stages.requests.ask(user_id, request["context"] or {}, events, request["now"], catalog=catalog)
+            asked = user.ask(reader, request["context"], request["now"], catalog)
             encoded = self.stages.user(asked, record)
             return encoded, retrieving.by_state(encoded.state)
 
         def ordered(encoded: EncodedRequest, item_ids: list[str] | None) -> Ranking:
-            seen = _seen(catalog, user_id, events) if exclude_seen else np.zeros(0, dtype=np.int64)
+            seen = user.seen(reader, catalog) if exclude_seen else np.zeros(0, dtype=np.int64)
             ranking = self.stages.ordered(catalog, encoded, item_ids, seen, limit, task, record)
             return replace(ranking, retrieved_by=retrieving.names)
 
@@ -268,9 +299,11 @@ class Engine:
         context: dict[str, Any] | None = None,
         events: Sequence[Event] = (),
         now: int | None = None,
+        history: Sequence[Event] | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        asked = self.stages.requests.ask(user_id, context or {}, events, now, catalog=self.catalog)
+        user = RequestHistory(self.histories, user_id, events, history)
+        asked = user.ask(self.stages.requests, context, now, self.catalog)
         return self.stages.user(asked, RequestRecord.begin(None))
 
     @in_a_worker
@@ -279,10 +312,49 @@ class Engine:
         return self.stages.probabilities(self.catalog, request, item_ids)
 
     def user_inputs(
-        self, user_id: str, context: dict[str, Any], events: Sequence[Event] = (), now: int | None = None
+        self,
+        user_id: str,
+        context: dict[str, Any],
+        events: Sequence[Event] = (),
+        now: int | None = None,
+        history: Sequence[Event] | None = None,
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known."""
-        return self.requests.read(user_id, context, events, now, catalog=self.catalog)
+        user = RequestHistory(self.histories, user_id, events, history)
+        return user.inputs(self.requests, context, now, self.catalog)
+
+    def add_events(self, events: Sequence[Happened]) -> Added:
+        """Store events, for this and every other engine on the store: durable when this returns, all or none.
+
+        They are part of the next request. Names and values that this bundle cannot read are refused.
+        """
+        for number, event in enumerate(events):
+            self.requests.check_event(event, f"events[{number}]")
+        return self._writable_histories().add(events)
+
+    def erase_user(self, user_id: str) -> Erased:
+        """Delete a user's stored events and kept states; what bundles know of them up to now is not read any more."""
+        user_id = checked_id(user_id, "user_id")
+        erased = self._writable_histories().erase(user_id, clock())
+        self.forget_user(user_id)
+        return erased
+
+    def forget_user(self, user_id: str) -> None:
+        """Drop what is held in memory of a user, who may have been erased through another engine."""
+        if self.states is not None:
+            self.states.forget(user_id=user_id)
+        for reader in (self.requests, self.stages.requests):
+            reader.merger.forget(user_id)
+
+    def users_in_memory(self) -> set[str]:
+        """Users of whom something is kept between requests."""
+        kept = set() if self.states is None else self.states.user_ids()
+        return kept.union(*(reader.merger.user_ids() for reader in (self.requests, self.stages.requests)))
+
+    def _writable_histories(self) -> Histories:
+        if self.histories is None:
+            raise UsageError(f"{self.bundle.path}: is not in a store, so no events can be stored; open a store")
+        return self.histories
 
     def upsert(self, items: Iterable[Item] | Frame) -> CatalogChange:
         """Add items to the catalog, or replace what is known of them, for this and every other engine on the store.
@@ -308,6 +380,7 @@ class Engine:
         return 0 if task is None else tasks.index(task)
 
 
-def _seen(catalog: Catalog, user_id: str, events: Sequence[Event]) -> NDArray[np.int64]:
-    """The rows of items that a user has events with, stored or just now."""
-    return catalog.seen_rows(user_id, checked_ids([event.item_id for event in events], "item_id"))
+def _histories_of(bundle: Bundle) -> HistoryStore | None:
+    """The events of the store that a bundle lies in, if it does."""
+    store = store_of(bundle)
+    return None if store is None else HistoryStore.open(store)

@@ -26,7 +26,7 @@ class Ranking:
     bundle: str
     """The id of the bundle that answered."""
     known_user: bool
-    """Whether the bundle has a history of this user."""
+    """Whether the bundle knows this user, or events are stored since."""
     user_state: str
     """`cached`: nothing new had happened; `appended`: only new events were read; `computed`: the whole history was;
     `approximate`: new events were read against stale links, which an engine with a `stale_budget` may do."""
@@ -45,8 +45,8 @@ class Ranking:
     """How they were scored: `integer`, `folded`, `plain` or `uncached`, the cheapest that gives this ranker's exact
     scores."""
     milliseconds: dict[str, float]
-    """By stage: queue (for a free worker), user, lookup, interact, select, and of a recommendation retrieve, wait and
-    diversify; and in total."""
+    """By stage: queue (for a free worker), history (what was stored since the export), user, lookup, interact, select,
+    and of a recommendation retrieve, wait and diversify; and in total."""
     rescored: int = 0
     """On the integer path: candidates that its bound could not exclude, scored again in fp32."""
     fell_back: bool = False
@@ -61,6 +61,8 @@ class Ranking:
     """What was left out because of the deadline, a line each; empty if nothing was."""
     unscored: int = 0
     """Candidates that were not scored because of the deadline."""
+    history_as_of: int | None = None
+    """The time of the newest event of the history; None where there is none, or none that has a time."""
 
 
 def ranking_frame(catalog: Catalog, rankings: Sequence[Ranking]) -> pl.DataFrame:

@@ -1,9 +1,9 @@
-"""A request as it comes in: a user, a context and events of today, to what the user stage reads."""
+"""A request as it comes in: a user, a context, what is stored and events of today, to what the user stage reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,11 @@ from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import Catalog
 from limerank.serve.checks import checked_id, checked_ids
-from limerank.times import EARLIEST_MODERN_TIME, LATEST_TIME, UNITS_APART
+from limerank.serve.histories.merging import REFUSALS, Merged, Merger
+from limerank.serve.histories.past import NO_PAST, Event, Happened, Past
+from limerank.times import same_unit
 
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened after the bundle's histories end: an item and its event features, by name.
-
-    `time` is in milliseconds since 1970; None is the time of the request.
-    """
-
-    item_id: str
-    features: dict[str, Any] = field(default_factory=dict)
-    time: int | None = None
-
+__all__ = ["Asked", "Event", "RequestReader"]
 
 Ints = NDArray[np.int64]
 
@@ -41,7 +32,8 @@ Ints = NDArray[np.int64]
 class Asked:
     """A request, checked and encoded, but with nothing of its stored history touched yet.
 
-    The user's events are numbered: first those at `stored` in the bundle's histories, then the new ones.
+    The user's events are numbered: first those at `stored` in the bundle's histories, then the new ones, among them
+    the bundle's that happened after one that came late.
     """
 
     catalog: Catalog | None
@@ -59,11 +51,12 @@ class Asked:
     """The encoded context [1, features]."""
     at: int | None
     """The time of the request; None where the log had no times, so that no ranker was trained on them."""
-
-    @property
-    def known_user(self) -> bool:
-        """Whether the bundle has a row for the user."""
-        return self.user_row != UNKNOWN_ROW
+    as_of: int | None
+    """The time of the newest event, where it is known."""
+    known_user: bool
+    """Whether the bundle has a row for the user, or events are stored."""
+    keep: bool = True
+    """Whether a state may be kept; not of a history that came with the request."""
 
     @property
     def count(self) -> int:
@@ -97,6 +90,7 @@ class RequestReader:
         self._as_exported = Catalog(bundle)
         self._names = {role: [encoder.name for encoder in bundle.encoders.of(role)] for role in Role}
         self._columns = {name: column.numpy() for name, column in bundle.histories.items()}
+        self.merger = Merger(bundle, self._columns)
 
     def read(
         self,
@@ -106,13 +100,15 @@ class RequestReader:
         now: int | None = None,
         *,
         catalog: Catalog | None = None,
+        past: Past = NO_PAST,
+        history: Sequence[Event] | None = None,
     ) -> tuple[UserInputs, bool]:
         """What the user stage reads for one request, and whether the user is known.
 
         `events` follow the stored ones in the order given, whatever their times are. Features of items are those of
         the catalog, in stored events too; without a catalog, those that the bundle was exported with.
         """
-        asked = self.ask(user_id, context, events, now, catalog=catalog)
+        asked = self.ask(user_id, context, events, now, catalog=catalog, past=past, history=history)
         return self.inputs(asked), asked.known_user
 
     def ask(
@@ -123,30 +119,95 @@ class RequestReader:
         now: int | None = None,
         *,
         catalog: Catalog | None = None,
+        past: Past = NO_PAST,
+        history: Sequence[Event] | None = None,
     ) -> Asked:
-        """A request as the bundle's encoders see it; the cost does not depend on the stored history."""
+        """A request as the bundle's encoders see it; the cost does not depend on the bundle's history.
+
+        `past` is what was stored of the user since the export. A `history` is read instead of both.
+        """
         bundle, user_id = self.bundle, checked_id(user_id, "user_id")
         catalog = self._as_exported if catalog is None else catalog  # not `or`: one without items is a catalog, too
         self._check_names(Role.CONTEXT, context)
-        for event in events:
+        given = [*(history or ()), *events]
+        for event in given:
             self._check_names(Role.EVENT, event.features)
-        asked_at = self._asked_at(now, events)
-        user_row = bundle.user_ids.row_of(user_id)
-        begin, end = self._columns["offsets"][user_row : user_row + 2].tolist()
-        times = None
-        if "times" in self._columns and asked_at is not None:
-            times = np.array([asked_at if event.time is None else event.time for event in events], dtype=np.int64)
+        merged = self.merged(user_id, past, history)
+        newest = past.events[-1].time if past.events and history is None else None
+        asked_at = self._asked_at(now, given, newest)
+        user_row = self._user_row(user_id, past)
+        items, features, times = merged.items_in(catalog), merged.events, merged.times
+        if given:
+            rows = catalog.rows_of(checked_ids([event.item_id for event in given], "item_id"), deleted=True)
+            encoded = encode_rows(bundle.encoders.event, [event.features for event in given])
+            items, features = _followed(items, rows), _followed(features, encoded)
+        if times is not None and given:
+            known = [asked_at if event.time is None else event.time for event in given]
+            times = _followed(times, np.array(known, dtype=np.int64))
         return Asked(
             catalog=catalog,
             user_id=user_id,
             user_row=user_row,
-            stored=slice(begin, end),
-            items=catalog.rows_of(checked_ids([event.item_id for event in events], "item_id"), deleted=True),
-            events=encode_rows(bundle.encoders.event, [event.features for event in events]),
+            stored=merged.stored,
+            items=items,
+            events=features,
             times=times,
             context=encode_rows(bundle.encoders.context, [context]),
             at=asked_at,
+            as_of=self._as_of(merged.stored, times, newest, given),
+            known_user=user_row != UNKNOWN_ROW or newest is not None,
+            keep=history is None,
         )
+
+    def merged(self, user_id: str, past: Past, history: Sequence[Event] | None = None) -> Merged:
+        """The user's history without what came with the request: the bundle's and what was stored since, in order."""
+        if history is not None:
+            return self.merger.alone(slice(0, 0))
+        return self.merger.merged(user_id, self._user_row(user_id, past), past)
+
+    def seen(
+        self,
+        user_id: str,
+        events: Sequence[Event],
+        *,
+        catalog: Catalog,
+        past: Past = NO_PAST,
+        history: Sequence[Event] | None = None,
+    ) -> Ints:
+        """The distinct rows of the catalog's items that a user has events with: exported, stored or just now."""
+        given = checked_ids([event.item_id for event in (*(history or ()), *events)], "item_id")
+        if history is not None:
+            return catalog.seen_rows(None, given)
+        merged = self.merged(user_id, past)
+        stored = merged.seen_in(catalog)
+        if past.erased_at is None:
+            return catalog.seen_rows(user_id, given, stored)
+        # what was seen before the erasure is not told apart from what was seen after it, except in the history
+        visible = self.merger.visible(self._user_row(user_id, past), past.erased_at)
+        return catalog.seen_rows(None, given, np.concatenate([self._columns["item"][visible], stored]).astype(np.int64))
+
+    def item_names(self, asked: Asked, past: Past, given: Sequence[Event], name_of: Callable[[int], str]) -> list[str]:
+        """The items of the events that are read, oldest first: as the event said, or by the row of the bundle."""
+        merged = self.merged(asked.user_id, past) if asked.keep else self.merger.alone(slice(0, 0))
+        names = [name_of(row) for row in self._columns["item"][merged.stored].tolist()]
+        for source, row in zip(merged.sources.tolist(), merged.items.tolist(), strict=True):
+            names.append(name_of(row) if source < 0 else merged.encoded.given[source].item_id)
+        names += [event.item_id for event in given]
+        return names[self.first_kept(asked) :]
+
+    def check_event(self, event: Happened, path: str = "event") -> None:
+        """Raise unless this bundle can read an event; `path` says in the error which one it was."""
+        checked_id(event.user_id, f"{path}.user_id")
+        checked_id(event.item_id, f"{path}.item_id")
+        self._check_names(Role.EVENT, event.features, f"{path}.features: ")
+        for encoder in self.bundle.encoders.event:
+            try:
+                encoder.encode_value(event.features.get(encoder.name))
+            except REFUSALS as refused:
+                raise UsageError(f"{path}.features.{encoder.name}: {refused}") from None
+        watermark = self.bundle.manifest.watermark
+        if watermark is not None and not same_unit(event.time, watermark):
+            raise UsageError(f"{path}.time: {_wrong_unit(event.time, watermark)}")
 
     def first_kept(self, asked: Asked) -> int:
         """The number of the oldest event that is read: the last `max_history` are."""
@@ -202,29 +263,43 @@ class RequestReader:
         times = None if asked.times is None else part("times", asked.times)
         return part("item", asked.items), part("events", asked.events), times
 
-    def _asked_at(self, now: int | None, events: Sequence[Event]) -> int | None:
+    def _user_row(self, user_id: str, past: Past) -> int:
+        """The user's row of the bundle; an erased user has none until a bundle knows something newer."""
+        return self.bundle.user_ids.row_of(user_id) if self.merger.knows(past.erased_at) else UNKNOWN_ROW
+
+    def _as_of(self, stored: slice, times: Ints | None, newest: int | None, given: Sequence[Event]) -> int | None:
+        known = [event.time for event in given if event.time is not None] if times is None else []
+        if newest is not None:
+            known.append(newest)
+        if times is not None and len(times):
+            known.append(int(times[-1]))
+        elif times is not None and stored.stop > stored.start:
+            known.append(int(self._columns["times"][stored.stop - 1]))
+        return max(known, default=None)
+
+    def _asked_at(self, now: int | None, events: Sequence[Event], newest: int | None) -> int | None:
         """The time of a request; None where the log had no times, so that no ranker was trained on them."""
         watermark = self.bundle.manifest.watermark
         if watermark is None:
             return None
         known = [event.time for event in events if event.time is not None]
-        asked_at = max([watermark, *known]) if now is None else now
-        for given in (asked_at, *known):
-            if not _same_unit(given, watermark):
-                raise UsageError(
-                    f"time {given}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"
-                )
+        asked_at = max([watermark, newest or 0, *known]) if now is None else now
+        for given in (*(() if now is None else (now,)), *known):
+            if not same_unit(given, watermark):
+                raise UsageError(f"time {_wrong_unit(given, watermark)}")
         return asked_at
 
-    def _check_names(self, role: Role, values: dict[str, Any]) -> None:
+    def _check_names(self, role: Role, values: dict[str, Any], path: str = "") -> None:
         known = self._names[role]
         for name in values:
             if name not in known:
                 why = did_you_mean(name, known) if known else f": the log has no features of the role '{role.value}'"
-                raise UsageError(f"no {role.value} feature '{name}'{why}")
+                raise UsageError(f"{path}no {role.value} feature '{name}'{why}")
 
 
-def _same_unit(time: int, watermark: int) -> bool:
-    """Whether a time may be in milliseconds like the watermark: seconds, micro- and nanoseconds are far off."""
-    modern = watermark > EARLIEST_MODERN_TIME
-    return 0 <= time < LATEST_TIME and not (modern and time < watermark / UNITS_APART)
+def _followed(first: Ints, then: Ints) -> Ints:
+    return np.concatenate([first, then]) if len(first) else then
+
+
+def _wrong_unit(time: int, watermark: int) -> str:
+    return f"{time}: is not in milliseconds since 1970; the bundle's log ends at {watermark}"

@@ -28,7 +28,7 @@ from limerank import files
 from limerank.batch import Features, Jagged
 from limerank.config import finished_model
 from limerank.data.store.encoders import Encoders
-from limerank.errors import ArgumentError, BundleError, DataError
+from limerank.errors import ArgumentError, BundleError, DataError, LimerankError
 from limerank.models import Ranker, build_ranker
 from limerank.ops.candidate import ROW_TYPES, RowStore
 from limerank.serve.bundles.ids import IdMap
@@ -37,9 +37,16 @@ from limerank.typed import validate
 FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were appended
 NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
 """Older formats that open, with the names they have for tensors of rows and for options."""
-NEWER_OPTIONS = {"hstu": {"sharpness"}}
+_NEWER_LIME = {"link_scale", "link_start", "projection_norm", "value_norm"}
+NEWER_OPTIONS = {
+    **dict.fromkeys(("lime-mha", "lime-xor", "lime-hstu", "isab"), _NEWER_LIME),
+    "pma": {"link_start"},
+    "hstu": {"sharpness", "query_width", "scale", "relative_bias", "output_norm"},
+    "sasrec": {"sharpness", "final_norm"},
+    "ttsn": {"interaction"},
+}
 """Options that bundles of this format did not always have, and `tower_shortcut`: left out of fingerprints, because the
-weights tell them."""
+weights tell them, or the shape of rows."""
 REFUSED = ("limerank-bundle-1", "limerank-bundle-2")
 """Formats of version 0.1.0: some of their bundles lost users and items after an append, and nothing tells which."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
@@ -113,8 +120,18 @@ class Bundle:
 
         Only who wrote the files and recorded their hashes just now may leave out to hash them once more.
         """
+        try:
+            return cls._open(path, hashes=hashes)
+        except LimerankError:
+            raise
+        except Exception as broken:  # hashes tell damage from what was written; somebody may have written nonsense
+            reason = " ".join(f"{type(broken).__name__}: {broken}".split())[:200]
+            raise BundleError(f"{path}: does not fit together ({reason}); {FIX}") from broken
+
+    @classmethod
+    def _open(cls, path: Path, *, hashes: bool) -> Bundle:
         manifest = read_manifest(path)
-        if {record.path for record in manifest.files} != CONTENTS:
+        if sorted(record.path for record in manifest.files) != sorted(CONTENTS):
             raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
         files.check_files(path, manifest.files, BundleError, FIX, hashes=hashes)
         encoders = validate(
@@ -167,17 +184,23 @@ class Bundle:
                 raise BundleError(f"{path}: '{name}' is {tuple(table.shape)}, should be {shape}; {FIX}")
 
     def _check_histories(self) -> None:
-        """The columns of histories and of seen items are there and have one row per event or item."""
+        """The columns of histories and of seen items are there, have one row per event or item, name known items."""
         for path, columns, needed in (
             (self.path / HISTORIES, self.histories, {"offsets", "item", "events"}),
             (self.path / SEEN, self.seen, {"offsets", "item"}),
         ):
             if set(columns) - {"times"} != needed:
                 raise BundleError(f"{path}: holds {sorted(columns)}, should hold {sorted(needed)}; {FIX}")
-            rows = int(columns["offsets"][-1])
+            offsets = columns["offsets"]
+            if not len(offsets) or offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+                raise BundleError(f"{path}: offsets do not ascend from 0; {FIX}")
+            rows = int(offsets[-1])
             for name in sorted(set(columns) - {"offsets"}):
                 if len(columns[name]) != rows:
                     raise BundleError(f"{path}: '{name}' has {len(columns[name])} rows, should be {rows}; {FIX}")
+            item = columns["item"]
+            if rows and not 0 <= int(item.min()) <= int(item.max()) < len(self.item_table):
+                raise BundleError(f"{path}: names items that are not there; {FIX}")
 
     def _check_counts(self) -> None:
         """Ids, features and histories are there for every item and user the manifest counts."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from limerank import files
 from limerank.errors import BundleError, ConflictError, did_you_mean
-from limerank.serve.bundles.bundle import Bundle, BundleManifest, read_manifest
+from limerank.serve.bundles.bundle import MANIFEST, Bundle, BundleManifest, read_manifest
 from limerank.typed import validate
 
 ACTIVE, BUNDLES, INDEXES = "ACTIVE.json", "bundles", "indexes"
+ROUTING = "routing.json"  # `limerank.serve.experiments.routing`
+CHANGING = "active.lock"
 UNFINISHED_ENDING, LOCK = ".unfinished", "lock"
 
 
@@ -61,18 +67,21 @@ class BundleStore:
 
     def current_id(self) -> str | None:
         """The active bundle."""
-        return self._active().current
+        return self.active().current
 
     def previous_id(self) -> str | None:
         """The bundle that was active before."""
-        return self._active().previous
+        return self.active().previous
 
     def open_bundle(self, bundle_id: str | None = None) -> Bundle:
         """Verify and map a bundle, the active one unless told otherwise."""
         chosen = bundle_id or self.current_id()
         if chosen is None:
             raise BundleError(f"{self.path}: no bundle is active; choose one with `limerank bundle activate`")
-        return Bundle.open(self.bundle_path(chosen))
+        path = self.bundle_path(chosen)
+        if (found := read_manifest(path).id) != chosen:
+            raise BundleError(f"{path / MANIFEST}: is that of bundle {found}; export the run again")
+        return Bundle.open(path)
 
     def activate(self, bundle_id: str) -> Bundle:
         """Verify a bundle, then make it the active one; a bundle that fails changes nothing."""
@@ -82,9 +91,32 @@ class BundleStore:
 
     def make_active(self, bundle: Bundle) -> None:
         """Make a bundle of this store active that was verified when it was opened."""
-        current, chosen = self.current_id(), bundle.manifest.id
-        if current != chosen:
-            files.write_json(self.path / ACTIVE, Active(current=chosen, previous=current).model_dump())
+        self.point_to(bundle.manifest.id)
+
+    def point_to(self, bundle_id: str, expected: str | None = None) -> Active:
+        """Let ACTIVE.json name a verified bundle, if it still names the `expected` one; returns what it says now."""
+        with self.changing():
+            active = self.active()
+            if expected is not None and active.current != expected:
+                raise ConflictError(
+                    f"{self.path}: the active bundle is {active.current}, not {expected}: somebody else activated "
+                    "another; look at it, then ask again"
+                )
+            self.bundle_path(bundle_id)  # nobody has collected it since it was verified
+            if active.current != bundle_id:
+                active = Active(current=bundle_id, previous=active.current)
+                with files.full_disk_named(self.path, "free some, then activate it", "nothing was changed"):
+                    files.write_json(self.path / ACTIVE, active.model_dump())
+            return active
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Wait for others who change which bundles are there or active, in any process, and keep them waiting."""
+        import fcntl  # Windows has none, and must be able to say so
+
+        with (self.path / CHANGING).open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
 
     def roll_back(self) -> Bundle:
         """Make the previously active bundle active again."""
@@ -93,19 +125,39 @@ class BundleStore:
             raise ConflictError(f"{self.path}: there is no previous bundle to roll back to")
         return self.activate(previous)
 
-    def collect(self, keep: int) -> list[str]:
-        """Delete all but the newest `keep` bundles, never the active or the previous one; and interrupted leftovers.
+    def collect(self, keep: int, others: Collection[str] = ()) -> list[str]:
+        """Delete all but the newest `keep` bundles and those in use, and interrupted leftovers.
 
-        An unfinished export that nobody works on is one of them.
+        In use are the active and the previous bundle, those that routing.json names, and `others`. An unfinished export
+        that nobody works on is a leftover.
         """
-        kept = {self.current_id(), self.previous_id(), *self.ids()[-keep:]}
-        removed = [bundle_id for bundle_id in self.ids() if bundle_id not in kept]
-        removed += [folder.name for folder in self._folders() if files.is_leftover(folder)]
-        for name in removed:
-            shutil.rmtree(self.path / BUNDLES / name)
+        with self.changing():
+            active, ids = self.active(), self.ids()
+            kept = {active.current, active.previous, *self._routed(), *others, *ids[-keep:]}
+            removed = [bundle_id for bundle_id in ids if bundle_id not in kept]
+            removed += [folder.name for folder in self._folders() if files.is_leftover(folder)]
+            for name in removed:  # moved away first: killed meanwhile, no half of a bundle is left under its name
+                doomed = (
+                    self.path / BUNDLES / f"{name.partition(files.STAGING_MARK)[0]}{files.STAGING_MARK}{os.getpid()}"
+                )
+                (self.path / BUNDLES / name).rename(doomed)
+                shutil.rmtree(doomed)
+            removed += [folder.name for folder in filter(is_unfinished, self._folders()) if collected(folder)]
         for index in self._useless_indexes():
             shutil.rmtree(index, ignore_errors=True)
-        return removed + [folder.name for folder in filter(is_unfinished, self._folders()) if _collected(folder)]
+        return removed
+
+    def _routed(self) -> set[str]:
+        """The bundles that arms and shadows of an experiment name; a file that cannot be read is no file without."""
+        path = self.path / ROUTING
+        if not path.exists():
+            return set()
+        fix = "clear it with `limerank routing clear STORE`, then collect"
+        said: Any = files.read_json(path, BundleError, fix)
+        try:
+            return {str(one["bundle"]) for one in (*said["current"]["arms"], *said["current"]["shadows"])}
+        except (KeyError, TypeError):
+            raise BundleError(f"{path}: does not list arms and shadows; {fix}") from None
 
     def _folders(self, kind: str = BUNDLES) -> list[Path]:
         folder = self.path / kind
@@ -120,7 +172,8 @@ class BundleStore:
             if files.is_leftover(folder) or folder.name.partition(files.STAGING_MARK)[0] not in ids
         ]
 
-    def _active(self) -> Active:
+    def active(self) -> Active:
+        """The active and the previous bundle, as of one time."""
         path = self.path / ACTIVE
         if not path.exists():
             return Active()
@@ -133,8 +186,8 @@ def is_unfinished(folder: Path) -> bool:
     return folder.name.endswith(UNFINISHED_ENDING)
 
 
-def _collected(folder: Path) -> bool:
-    """Delete an unfinished export, unless somebody works on it; nobody can begin to while it disappears."""
+def collected(folder: Path) -> bool:
+    """Delete an unfinished export or archive, unless somebody works on it; nobody can begin to while it disappears."""
     try:
         with files.locked(folder / LOCK, "exporting"):
             shutil.rmtree(folder)

@@ -28,7 +28,8 @@ from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
 from limerank.serve.explanation.contributions import Contributions, contributions
 from limerank.serve.explanation.link_profiles import lime_ranker
-from limerank.serve.requests import Event
+from limerank.serve.histories.of_request import RequestHistory
+from limerank.serve.histories.past import Event
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def explain(
     task: str | None = None,
     layer: ReadingLayer = "first",
     top_events: int = 5,
+    history: Sequence[Event] | None = None,
 ) -> Explanation:
     """Explain the logits that `engine.rank` gives these candidates for the same request.
 
@@ -109,12 +111,15 @@ def explain(
     if top_events < 0:
         raise UsageError(f"top_events must not be negative, but is {top_events}")
     catalog = engine.catalog
-    inputs, _ = engine.requests.read(user_id, context or {}, events, now, catalog=catalog)
+    user = RequestHistory(engine.histories, user_id, events, history)
+    asked = user.ask(engine.requests, context, now, catalog)
+    inputs = engine.requests.inputs(asked)
     rows, head_part = catalog.widened(catalog.rows_of(item_ids))
     with torch.inference_mode():
         parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))
         reads = ranker.history_attention(inputs, layer)
-    names = _history_names(bundle, user_id, events)
+    given = [*(history or ()), *events]
+    names = engine.requests.item_names(asked, user.past, given, lambda row: _item_name(bundle, row))
     chosen = tasks.index(task) if task else 0
     return Explanation(
         task=tasks[chosen],
@@ -185,15 +190,6 @@ def _most_read(
         ]
         for link in range(reads.shape[1])
     ]
-
-
-def _history_names(bundle: Bundle, user_id: str, events: Sequence[Event]) -> list[str]:
-    """The items of the history that the engine uses for a request, oldest first, by name."""
-    user = int(bundle.user_ids.rows_of([user_id])[0])
-    start, end = bundle.histories["offsets"][user : user + 2].tolist()
-    stored = [_item_name(bundle, row) for row in bundle.histories["item"][start:end].tolist()]
-    names = stored + [event.item_id for event in events]
-    return names[max(0, len(names) - bundle.manifest.max_history) :]
 
 
 def _item_name(bundle: Bundle, row: int) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,18 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limerank import files
-from limerank.errors import BundleError, ConflictError, UnavailableError
+from limerank.errors import BundleError
+from limerank.serve.sqlite import Identity, SqliteFile, transaction
 
 FOLDER, FILE = "overlay", "changes.sqlite"
 FORMAT = "limerank-overlay-1"
 FIX = "restore it from a copy, or remove the folder, start engines anew and upsert again"
-PATIENCE = 30.0
-"""Seconds that a writer waits for another one."""
-CREATING = threading.Lock()
 MODULUS = 2**128
-BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
-UNUSABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
-"""Beginnings of the names of SQLite's errors that say nothing about the file; all others mean damage."""
 TABLES = """
 CREATE TABLE changes (
     item_id BLOB PRIMARY KEY, position INTEGER NOT NULL UNIQUE, version INTEGER NOT NULL, time INTEGER NOT NULL,
@@ -105,7 +99,7 @@ class _Reader:
     """An open connection and what was read through it; a record's hash is kept to tell what is missing."""
 
     connection: sqlite3.Connection
-    identity: tuple[int, int, int]
+    identity: Identity
     data_version: int | None = None
     state: State = field(default_factory=lambda: State(epoch=-1))
     hashes: dict[str, int] = field(default_factory=dict)
@@ -116,6 +110,7 @@ class ChangeFile:
 
     def __init__(self, store: Path) -> None:
         self.path = store / FOLDER / FILE
+        self.file = SqliteFile(self.path, TABLES, lambda connection: _put(connection, State()), FIX)
         self._reader: _Reader | None = None
 
     def news(self) -> News | None:
@@ -123,14 +118,13 @@ class ChangeFile:
 
         A file that disappears changes nothing: what is known stays known.
         """
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
+        identity = self.file.identity()
+        if identity is None:
             return None
-        with self._explained():
-            reader, identity = self._reader, (found.st_dev, found.st_ino, os.getpid())
+        with self.file.explained():
+            reader = self._reader
             if reader is None or reader.identity != identity:  # the first look, another file, or a forked process
-                reader = self._reader = _Reader(self._connect(read_only=True), identity)
+                reader = self._reader = _Reader(self.file.connect(read_only=True), identity)
                 weakref.finalize(self, _close, reader)
             (data_version,) = reader.connection.execute("PRAGMA data_version").fetchone()
             if data_version == reader.data_version:
@@ -186,7 +180,7 @@ class ChangeFile:
 
     def _read(self, reader: _Reader) -> News:
         """Records newer than what is known, in one snapshot; their hashes must sum to what the file says."""
-        with _transaction(reader.connection, "DEFERRED"):
+        with transaction(reader.connection, "DEFERRED"):
             state = self._state(reader.connection)
             anew = state.epoch != reader.state.epoch or state.version < reader.state.version
             after = 0 if anew else reader.state.version
@@ -227,83 +221,19 @@ class ChangeFile:
     @contextmanager
     def _writing(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """One transaction of this process alone, synced at its end."""
-        with self._explained():
-            with CREATING:
-                if not self.path.exists():
-                    self._create()
-            with closing(self._connect(read_only=False)) as connection:
-                with _transaction(connection, "IMMEDIATE"):
+        with self.file.explained():
+            self.file.create()
+            with closing(self.file.connect(read_only=False)) as connection:
+                with transaction(connection, "IMMEDIATE"):
                     yield connection, self._state(connection)
                 # into the file itself, whose records have hashes: a damaged log would only look like an older state
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _create(self) -> None:
-        """An empty file, which appears whole; another process may be faster."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in filter(files.is_leftover, self.path.parent.iterdir()):
-            leftover.unlink(missing_ok=True)
-        aside = self.path.with_name(f"{FILE}{files.STAGING_MARK}{os.getpid()}")
-        try:
-            with closing(sqlite3.connect(aside, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(f"BEGIN; {TABLES} COMMIT;")
-                _put(connection, State())
-            files.fsync(aside)
-            try:
-                self.path.hardlink_to(aside)
-            except FileExistsError:
-                return
-        finally:
-            aside.unlink(missing_ok=True)
-        files.fsync(self.path.parent)
-        files.fsync(self.path.parent.parent)
-
-    def _connect(self, *, read_only: bool) -> sqlite3.Connection:
-        if not self.path.stat().st_size:
-            raise BundleError(f"{self.path}: is empty; {FIX}")
-        mode = "rw"
-        if read_only and not os.access(self.path.parent, os.W_OK):
-            # WAL needs to write beside the file; where nobody may, nobody changes it
-            mode = "ro" if self.path.with_name(f"{FILE}-wal").exists() else "ro&immutable=1"
-        where = f"{self.path.absolute().as_uri()}?mode={mode}"
-        connection = sqlite3.connect(
-            where, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=8
-        )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """SQLite's errors as limerank's."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            if name.startswith(BUSY):
-                raise ConflictError(
-                    f"{self.path}: another process is changing it and did not finish; try again"
-                ) from None
-            if name.startswith(UNUSABLE):
-                raise UnavailableError(f"{self.path}: cannot be used ({error}); check room and permissions") from None
-            raise BundleError(f"{self.path}: damaged ({error}); {FIX}") from None
 
 
 def _close(reader: _Reader) -> None:
     """Close a connection, unless it is that of the process this one was forked from."""
     if reader.identity[-1] == os.getpid():
         reader.connection.close()
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _put(connection: sqlite3.Connection, state: State) -> None:

@@ -7,6 +7,7 @@ never drop an item that the list has room for.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +24,11 @@ CONSIDERED, LEAST_CONSIDERED = 10, 1000
 """Of a list of k, the best 10 k, and at least 1,000, are considered."""
 
 
+def never() -> bool:
+    """There is no deadline."""
+    return False
+
+
 @dataclass(frozen=True)
 class AtMost:
     """At most `count` items of each value of an item feature; those beyond go behind all others, in their order.
@@ -37,7 +43,9 @@ class AtMost:
         if self.count < 1:
             raise UsageError(f"at most {self.count} items per '{self.feature}': must be at least 1")
 
-    def order(self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
+    def order(
+        self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int, over: Callable[[], bool] = never
+    ) -> Rows:
         """Positions of the first `k` items of the new order, from ranked rows and their probabilities."""
         taken: Counter[int] = Counter()
         kept: list[int] = []
@@ -68,8 +76,10 @@ class Mmr:
         if not 0 <= self.weight <= 1:
             raise UsageError(f"the weight of diversity is {self.weight}, but must be between 0 and 1")
 
-    def order(self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int) -> Rows:
-        """Positions of the first `k` items of the new order, from ranked rows and their probabilities."""
+    def order(
+        self, catalog: Catalog, rows: Rows, probabilities: NDArray[np.float32], k: int, over: Callable[[], bool] = never
+    ) -> Rows:
+        """Positions of the first `k` items of the new order; fewer if time is over: each costs a look at all rows."""
         own, head_part = catalog.widened(rows)
         vectors = (own if own.shape[1] else head_part).double().numpy()
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -77,7 +87,7 @@ class Mmr:
         nearest = np.full(len(rows), 0.0)
         free = np.ones(len(rows), dtype=bool)
         chosen: list[int] = []
-        while len(chosen) < min(k, len(rows)):
+        while len(chosen) < min(k, len(rows)) and not over():
             gain = np.where(free, (1 - self.weight) * relevance - self.weight * nearest, -np.inf)
             best = int(np.argmax(gain))
             similar = vectors @ vectors[best]

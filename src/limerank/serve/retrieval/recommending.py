@@ -132,13 +132,18 @@ def whole_catalog(user: UserState) -> None:
 def diversified(
     ranking: Ranking, catalog: Catalog, diversify: Diversify, k: int, task: int, record: RequestRecord
 ) -> Ranking:
-    """The first `k` of a ranking in an order that is less of the same; by rank alone if time is up."""
+    """The first `k` of a ranking in an order that is less of the same; from where time is up, by rank alone."""
+    most = min(k, len(ranking.item_ids))
     if record.deadline.over():
         record.degraded.append("diversify: the list is in the order of the ranking")
-        chosen = list(range(min(k, len(ranking.item_ids))))
+        chosen = list(range(most))
     else:
         rows = catalog.rows_of(ranking.item_ids)
-        chosen = diversify.order(catalog, rows, ranking.probabilities[:, task], k).tolist()
+        chosen = diversify.order(catalog, rows, ranking.probabilities[:, task], k, record.deadline.over).tolist()
+        if len(chosen) < most:
+            record.degraded.append(f"diversify: after {len(chosen):,} of {most:,} items in the order of the ranking")
+            first = set(chosen)
+            chosen += [position for position in range(most) if position not in first][: most - len(chosen)]
         record.timeline.lap("diversify")
     return replace(
         ranking,

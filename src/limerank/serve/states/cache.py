@@ -7,6 +7,7 @@ never wait for each other's work. Users that were asked for longest ago are forg
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 
@@ -66,12 +67,25 @@ class UserStates:
         with entry.lock:
             return entry.answers(source, asked)
 
-    def forget(self, version: str | None = None, user_id: str | None = None) -> None:
-        """Forget a version of a source, a user, or everything."""
+    def forget(self, version: str | None = None, user_id: str | None = None) -> int:
+        """Forget a version of a source, a user, or everything; returns how many entries that were."""
+        return self._forget_if(lambda key: version in (None, key[0]) and user_id in (None, key[1]))
+
+    def user_ids(self) -> set[str]:
+        """Users of whom something is kept."""
         with self._lock:
-            for key in list(self._entries):
-                if version in (None, key[0]) and user_id in (None, key[1]):
-                    self._remove(key)
+            return {user_id for _, user_id in self._entries}
+
+    def forget_bundle(self, bundle_id: str) -> int:
+        """Forget all versions of a bundle, also those with items of an overlay."""
+        return self._forget_if(lambda key: key[0].partition("/")[0] == bundle_id)
+
+    def _forget_if(self, unwanted: Callable[[Key], bool]) -> int:
+        with self._lock:
+            gone = [key for key in self._entries if unwanted(key)]
+            for key in gone:
+                self._remove(key)
+            return len(gone)
 
     def counts(self) -> StateCounts:
         """What has happened so far, and what is held now."""

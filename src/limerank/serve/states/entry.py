@@ -1,8 +1,8 @@
 """What is kept of one user: the events that were read, and a reading for every context that needs one.
 
-The stored events of a bundle never change, so only the new ones are compared: if those asked for now begin with those
-asked for before, the rest is appended. Whatever else it is (an event that arrived late, one that was corrected, one
-that is gone), the history is read again.
+The events of a bundle never change, so of those that stand in front only the range is compared, and the new ones one
+by one: if those asked for now begin with those asked for before, the rest is appended. Whatever else it is (an event
+that arrived late, one that was corrected, one that is gone, a user who was erased), the history is read again.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ class Entry:
         before = self.asked
         if before is None:
             return "first"
+        if (asked.stored, asked.user_row) != (before.stored, before.user_row):
+            return "changed"
         known = len(before.items)
         if len(asked.items) < known:
             return "fewer"

@@ -74,7 +74,7 @@ class UserSource:
     @property
     def reads_now(self) -> bool:
         """Whether the time of the request itself changes the state."""
-        return self.ranker.options.encoding == "age"
+        return self.ranker.reads_now
 
     def events(self, asked: Asked, first: int, stop: int) -> Events:
         """E and times of the events from one number up to another; `first_kept` stands at position 0."""

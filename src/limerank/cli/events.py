@@ -1,0 +1,200 @@
+"""`limerank events`: what happened since the export, in and out of a store, also beside a running service."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limerank.cli.common import (
+    JSON_LINES,
+    JsonOption,
+    OverwriteOption,
+    StoreArgument,
+    emit_json,
+    emit_table,
+    progress_for,
+    read_rows,
+    say,
+)
+from limerank.errors import UsageError
+
+if TYPE_CHECKING:
+    from limerank.serve.histories.store import HistoryStore
+
+app = typer.Typer(
+    no_args_is_help=True, help="Events of a store since the export: durable, part of the next ranking, erasable."
+)
+
+UserOption = Annotated[str, typer.Option(help="User id.")]
+AT_ONCE = 2000
+NO_CAP = 2**31
+"""A service trims its users to the cap it was given; this command knows no cap, and trims nobody."""
+ENDINGS = (".parquet", ".csv", *JSON_LINES)
+
+
+@app.command("import", epilog="Example: limerank events import stores/demo --file events.parquet")
+def import_events(
+    store: StoreArgument,
+    file: Annotated[
+        Path,
+        typer.Option(
+            help="A row per event: columns user_id, item_id, time (milliseconds since 1970 or ISO 8601), if there are "
+            "such type, event_id, request_id, position, value, in_history, and one per event feature by its name; CSV, "
+            "Parquet or JSON lines (.jsonl)."
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Store the events of a file, which is checked as a whole first; the same file again changes nothing."""
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.histories.tables import events_of
+    from limerank.serve.requests import RequestReader
+
+    reader = RequestReader(BundleStore.open(store).open_bundle())
+    events = list(events_of(read_rows(file), f"--file {file}"))
+    for number, event in enumerate(events, 1):
+        reader.check_event(event, f"--file {file}, row {number}")
+    facts = {"events": len(events), "accepted": 0, "duplicates": 0, "forgotten": 0}
+    with _histories(store) as histories, progress_for(as_json).bar("events", len(events)) as bar:
+        for start in range(0, len(events), AT_ONCE):
+            added = histories.add(events[start : start + AT_ONCE])
+            for name, count in asdict(added).items():
+                facts[name] += count
+            bar.advance(len(events[start : start + AT_ONCE]))
+    if as_json:
+        emit_json(facts)
+        return
+    say(f"stored {facts['accepted']:,} of {facts['events']:,} events; {facts['duplicates']:,} were there already")
+    if facts["forgotten"]:
+        say(f"not stored, because their user was erased since: {facts['forgotten']:,}")
+
+
+@app.command(epilog="Example: limerank events export stores/demo --out events.parquet --since 2026-01-31")
+def export(
+    store: StoreArgument,
+    out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
+    since: Annotated[
+        str | None, typer.Option(help="Only events from this time on: 2026-01-31T12:00:00Z or milliseconds since 1970.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write all stored events to a file, to train on: user_id, item_id, time, ..., a column per feature."""
+    from limerank import files
+    from limerank.cli.request import parse_time
+    from limerank.serve.histories.tables import table_of
+
+    if out.suffix.lower() not in ENDINGS:
+        raise UsageError(f"--out {out}: must end with one of {', '.join(ENDINGS)}")
+    first = 0 if since is None else parse_time(since, f"--since {since}")
+    with _histories(store) as histories:
+        table = table_of(histories.events(first))
+    with files.full_disk_named(out), files.staged_file(out, overwrite=overwrite) as staging:
+        target = staging / out.name
+        if out.suffix.lower() == ".parquet":
+            table.write_parquet(target)
+        elif out.suffix.lower() == ".csv":
+            table.write_csv(target)
+        else:
+            table.write_ndjson(target)
+    if as_json:
+        emit_json({"out": str(out), "events": table.height, "columns": table.columns})
+        return
+    say(f"wrote {table.height:,} events to {out}")
+
+
+@app.command(epilog="Example: limerank events show stores/demo --user u42")
+def show(
+    store: StoreArgument,
+    user: UserOption,
+    limit: Annotated[int, typer.Option(min=1, help="How many events, the newest first.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """What is stored of one user since the export, the newest first."""
+    from limerank.times import iso_time, time_text
+
+    with _histories(store) as histories:
+        found, past = histories.newest(user, limit), histories.of(user)
+    if as_json:
+        erased = None if past.erased_at is None else iso_time(past.erased_at)
+        events = [{**asdict(one), "time": iso_time(one.time)} for one in found]
+        emit_json({"user": user, "events_stored": len(past.events), "erased_at": erased, "events": events})
+        return
+    if past.erased_at is not None:
+        say(f"erased on {time_text(past.erased_at)} UTC; what bundles know of the time before is not read")
+    if not found:
+        say(f"no events of user {user} are stored")
+        return
+    rows = [
+        [time_text(one.time), one.item_id, one.type, ", ".join(f"{name}={v}" for name, v in one.features.items())]
+        for one in found
+    ]
+    emit_table("", ["time (UTC)", "item", "type", "features"], rows, wrap="features")
+
+
+@app.command(epilog="Example: limerank events erase stores/demo --user u42")
+def erase(store: StoreArgument, user: UserOption, as_json: JsonOption = False) -> None:
+    """Delete a user's stored events and logged rankings, and hide what bundles know of the user up to now.
+
+    Also beside a service, whose processes learn of it.
+    """
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.experiments.log_file import erase_user
+    from limerank.serve.hosting.erasure import events_in_bundles, leave_notice
+    from limerank.times import iso_time
+
+    with _histories(store) as histories:
+        erased = histories.erase(user)
+    opened = BundleStore.open(store)
+    leave_notice(opened, user)
+    deleted = {"events": erased.events, "rankings": erase_user(store, user, erased.erased_at)}
+    hidden = events_in_bundles(opened, user)
+    if as_json:
+        emit_json({"user": user, "erased_at": iso_time(erased.erased_at), "deleted": deleted, "hidden": hidden})
+        return
+    say(f"erased user {user}: {deleted['events']:,} stored events, {deleted['rankings']:,} logged rankings")
+    for bundle, events in hidden.items():
+        say(f"bundle {bundle} holds {events:,} events of this user, which are not read any more")
+
+
+@app.command(epilog="Example: limerank events status stores/demo --verify")
+def status(
+    store: StoreArgument,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything, and check that nothing is damaged.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How many events of how many users are stored, and the bytes they take."""
+    with _histories(store) as histories:
+        if verify:
+            histories.verify()
+        counts = histories.counts()
+    if as_json:
+        emit_json({"store": str(store), **counts, "verified": verify})
+        return
+    say(f"{counts['events']:,} events of {counts['users']:,} users, {counts['bytes']:,} bytes")
+    say(f"erased users: {counts['erased']:,}" + ("; everything is whole" if verify else ""))
+
+
+@app.command(epilog="Example: limerank events compact stores/demo")
+def compact(store: StoreArgument, as_json: JsonOption = False) -> None:
+    """Write the file anew without what was deleted; who adds events waits meanwhile."""
+    with _histories(store) as histories:
+        before = histories.counts()["bytes"]
+        histories.compact()
+        after = histories.counts()["bytes"]
+    if as_json:
+        emit_json({"store": str(store), "bytes_before": before, "bytes": after})
+        return
+    say(f"{before:,} bytes before, {after:,} now")
+
+
+def _histories(store: Path) -> HistoryStore:
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.histories.store import HistoryStore
+
+    return HistoryStore.open(BundleStore.open(store).path, cap=NO_CAP)

@@ -1,0 +1,1 @@
+"""Which bundle answers whom, and what came of it."""

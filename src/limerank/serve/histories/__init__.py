@@ -1,0 +1,1 @@
+"""Events that happened since bundles were exported, by user, durable."""

@@ -1,0 +1,1 @@
+"""The HTTP service: one host of engines behind FastAPI."""

@@ -1,0 +1,131 @@
+"""/v1/info, the probes, metrics, and the interface's own description."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from limerank import __version__
+from limerank.data.store.encoders import Encoder
+from limerank.serve.engine import Engine
+from limerank.service.calls import ENCODER, Call, Reply, Service, handles
+from limerank.service.metrics import CONTENT_TYPE
+from limerank.service.openapi import document
+from limerank.service.page import page
+from limerank.service.routes.asking import leased, reads_log_clock
+from limerank.times import iso_time
+from limerank.wire.service import InfoAnswer, Limits, ProbeAnswer, Served
+
+CSP = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+@handles("info")
+def info(service: Service, call: Call) -> Reply:
+    """What runs here, and what requests may say."""
+    options = service.options
+    with leased(service, call) as lease:
+        engine = lease.engine
+        answer = InfoAnswer(
+            version=__version__,
+            api="v1",
+            pid=os.getpid(),
+            processes=options.processes,
+            threads=service.admission.slots,
+            uptime_seconds=round(time.monotonic() - service.started, 1),
+            served=_served(engine, call.arrived_at),
+            limits=Limits(
+                body_bytes=options.body_bytes,
+                candidates=options.candidates,
+                history_events=options.history_events,
+                events_per_call=options.events_per_call,
+                queue=options.queue,
+                deadline_ms=options.deadline_ms,
+                grace_seconds=options.grace_seconds,
+            ),
+            overlay_items=len(engine.catalog.overlay.entries),
+            events=service.host.histories.counts(),
+            authenticated=service.authenticated(),
+        )
+    return Reply.of(answer)
+
+
+def _served(engine: Engine, arrived_at: int) -> Served:
+    manifest, encoders = engine.bundle.manifest, engine.bundle.encoders
+    return Served(
+        bundle=manifest.id,
+        model=manifest.model.get("name", ""),
+        tasks=manifest.tasks,
+        items=len(engine.catalog),
+        users=max(0, manifest.users - 1),
+        age_seconds=round(manifest.age_seconds(), 1),
+        watermark=None if manifest.watermark is None else iso_time(manifest.watermark),
+        clock="log" if reads_log_clock(engine.bundle, arrived_at) else "arrival",
+        max_history=manifest.max_history,
+        context_features=_names(encoders.context),
+        event_features=_names(encoders.event),
+        item_features=_names(encoders.item),
+    )
+
+
+def _names(encoders: tuple[Encoder, ...]) -> list[str]:
+    return [encoder.name for encoder in encoders]
+
+
+@handles("live")
+def live(service: Service, call: Call) -> Reply:
+    """The process lives: it could answer this."""
+    return Reply.of(ProbeAnswer(status="ok"))
+
+
+@handles("ready")
+def ready(service: Service, call: Call) -> Reply:
+    """Whether to send requests here."""
+    takes = service.status == "ok"
+    bundle = service.host.current_id if takes else None
+    return Reply.of(ProbeAnswer(status=service.status, bundle=bundle), status=200 if takes else 503)
+
+
+@handles("health")
+def health(service: Service, call: Call) -> Reply:
+    """200 as long as requests are answered; `degraded` and why, if not everything is as it should be."""
+    if service.status != "ok":
+        return ready(service, call)
+    reasons = service.host.reasons()
+    bundle = service.host.current_id
+    return Reply.of(ProbeAnswer(status="degraded" if reasons else "ok", reasons=reasons, bundle=bundle))
+
+
+@handles("metrics")
+def metrics(service: Service, call: Call) -> Reply:
+    """As Prometheus reads them."""
+    gauges = service.metrics
+    gauges.queue.set(service.admission.waiting)
+    gauges.ready.set(1 if service.status == "ok" else 0)
+    if service.status == "ok":
+        with leased(service, call) as lease:
+            engine = lease.engine
+            manifest = engine.bundle.manifest
+            gauges.active(manifest.id, manifest.model.get("name", ""), manifest.age_seconds())
+            gauges.overlay.set(len(engine.catalog.overlay.entries))
+            if engine.states is not None:
+                counts = engine.states.counts()
+                gauges.kept.set(counts.users)
+                gauges.kept_bytes.set(counts.bytes)
+        gauges.dropped.labels("log").set(service.host.log.dropped)
+        gauges.dropped.labels("shadow").set(service.shadows.dropped)
+        for what, count in service.host.histories.counts().items():
+            gauges.history.labels(what).set(count)
+    return Reply(gauges.text(), CONTENT_TYPE)
+
+
+@handles("openapi")
+def openapi(service: Service, call: Call) -> Reply:
+    """This interface, as OpenAPI 3.1."""
+    return Reply(ENCODER.encode(document()))
+
+
+@handles("docs")
+def docs(service: Service, call: Call) -> Reply:
+    """This interface, as a page."""
+    headers = [(b"content-security-policy", CSP), (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY")]
+    return Reply(page(document()).encode(), b"text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,92 @@
+"""From a store to an application that answers: what takes seconds, and happens while probes are answered already."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from limerank.service.admission import Admission
+from limerank.service.app import create_app
+from limerank.service.options import ServiceOptions
+from limerank.service.running.access_log import Logs
+from limerank.service.running.listening import address_of
+from limerank.service.running.process import Announce, Loaded, serve
+from limerank.service.running.started import store_facts
+from limerank.service.security.gate import Gate
+from limerank.service.security.keys import KeyRing
+from limerank.threads import available_cores
+
+MEGABYTE = 2**20
+
+
+def run_on(
+    listener: socket.socket,
+    store: Path,
+    options: ServiceOptions,
+    announce: Announce,
+    *,
+    owner: bool = True,
+    load_first: bool = False,
+) -> int:
+    """Serve on a socket that listens already; with `load_first` accept nothing before it can be answered."""
+    logs = Logs()
+    access = logs.begin()
+    address = address_of(listener)
+    try:
+        return serve(
+            listener,
+            options,
+            loading(store, options, address, owner=owner),
+            announce=announce,
+            access=access if options.access_log else None,
+            load_first=load_first,
+        )
+    finally:
+        logs.end()
+
+
+def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) -> Callable[[], Loaded]:
+    """What opens the store and makes the application; it takes seconds, and runs in a thread."""
+
+    def load() -> Loaded:
+        from limerank.serve.hosting.host import Host
+
+        keys = KeyRing(store)
+        threads = threads_each(options)
+        host = Host.open(
+            store,
+            threads=threads,
+            states_bytes=options.states_mb * MEGABYTE,
+            warmup_requests=options.warmup_requests,
+            history_cap=options.history_cap,
+            retention_days=options.retention_days,
+            max_age_hours=options.max_bundle_age_hours,
+            owner=owner,
+        )
+        admission = Admission(options.concurrency or threads, options.queue)
+        app = create_app(
+            host,
+            options,
+            admission=admission,
+            layers=[lambda app: Gate(app, keys, options)],
+            authenticated=lambda: keys.needed,
+        )
+        with host.lease() as lease:
+            facts: dict[str, Any] = store_facts(store, lease.engine, options, keys.needed)
+        return Loaded(
+            app,
+            [admission, app.state.service.errands],
+            close=host.close,
+            on_refused=app.state.service.metrics.refused_early,
+            lifespan=lambda: app.router.lifespan_context(app),
+            facts={**facts, "address": address},
+        )
+
+    return load
+
+
+def threads_each(options: ServiceOptions) -> int:
+    """Workers of each process."""
+    return options.threads or max(1, available_cores() // options.processes)

@@ -1,0 +1,1 @@
+"""Who may do what: keys, and the gate that asks for them."""

@@ -1,0 +1,1 @@
+"""What travels over HTTP: typed bodies of the service and its clients, for msgspec."""

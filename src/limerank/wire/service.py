@@ -1,0 +1,64 @@
+"""Bodies of /v1/info and the probes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from limerank.wire.body import Said
+
+
+class Limits(Said):
+    """What the service takes at most."""
+
+    body_bytes: int
+    candidates: int
+    history_events: int
+    events_per_call: int
+    queue: int
+    deadline_ms: float
+    grace_seconds: float
+
+
+class Served(Said):
+    """The active bundle, and what requests to it may say."""
+
+    bundle: str
+    model: str
+    tasks: list[str]
+    items: int
+    users: int
+    age_seconds: float
+    watermark: str | None
+    """The end of the log that the bundle was exported from."""
+    clock: Literal["arrival", "log"]
+    """What the time of a request without `now` is: its arrival, or, if the log ended more than 30 days ago, the end of
+    what is known."""
+    max_history: int
+    context_features: list[str]
+    event_features: list[str]
+    item_features: list[str]
+
+
+class InfoAnswer(Said):
+    """What runs here."""
+
+    version: str
+    api: str
+    pid: int
+    processes: int
+    threads: int
+    uptime_seconds: float
+    served: Served
+    limits: Limits
+    overlay_items: int
+    events: dict[str, Any]
+    """Of the history store: users, events, bytes, retention."""
+    authenticated: bool
+
+
+class ProbeAnswer(Said):
+    """Whether the process lives, or takes requests; and why not."""
+
+    status: Literal["ok", "degraded", "starting", "draining"]
+    reasons: list[str] = []
+    bundle: str | None = None
