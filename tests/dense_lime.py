@@ -109,14 +109,14 @@ def heads_of(projection: HeadProjection, rows: Tensor, output: int = 0) -> list[
     """One output of a projection, a matrix [n, w] per head."""
     start = sum(projection.outputs[:output])
     stop = start + projection.outputs[output]
-    projected = (
-        normed(projection.norm, rows) @ projection.linear.weight[start:stop].T + projection.linear.bias[start:stop]
-    )
+    normal = normed(projection.norm, rows) if isinstance(projection.norm, nn.LayerNorm) else rows
+    projected = normal @ projection.linear.weight[start:stop].T + projection.linear.bias[start:stop]
     return list(projected.chunk(projection.heads, -1))
 
 
-def contextual(mix: ContextMix, links: Tensor, context: Tensor) -> Tensor:
+def contextual(mix: ContextMix | None, links: Tensor, context: Tensor) -> Tensor:
     """links + MLP(links (+) E^C), with the concatenation that the module avoids."""
+    assert mix is not None
     both = torch.cat([links, context.expand(links.shape[0], -1)], -1)
     first = torch.cat([mix.from_link.weight, mix.from_context.weight], -1)
     hidden = (both @ first.T + mix.from_link.bias).clamp(min=0)

@@ -141,7 +141,10 @@ MORE_XOR_OPTIONS: list[dict[str, Any]] = [
     {"readout": "residual"},
     {"readout": "residual", "context": "after"},
     {"context": "after", "layers": 2},
+    {"context": "none", "link_scale": 0.5},
     {"candidate_activation": "silu"},
+    {"value_norm": False},
+    {"value_norm": False, "readout": "residual", "context": "after"},
     {"candidate_activation": "silu", "query_width": 8, "readout": "residual", "scale": 0.5, "uvqk_activation": "all"},
     {"links": 1, "layers": 1},
     {"encoding": "position", "positions": 8},
@@ -175,6 +178,10 @@ def expected_mha(ranker: LimeMHARanker, batch: RequestBatch) -> Tensor:
         {"query_width": 48, "candidate_activation": "silu"},
         {"context": "after"},
         {"context": "after", "candidate_activation": "silu"},
+        {"context": "none"},
+        {"projection_norm": False, "link_scale": 0.2},
+        {"value_norm": False},
+        {"value_norm": False, "context": "after", "query_width": 48},
         {"encoding": "recent_position"},
         {"links": 1},
     ],
@@ -196,6 +203,7 @@ def test_mha_against_explicit_matrices(dataset: StoredDataset, options: dict[str
         ("isab", {"normalizer": "none", "output": "concat", "candidate_activation": "silu"}),
         ("lime-mha", {}),
         ("lime-mha", {"recency": True, "query_width": 8}),
+        ("lime-mha", {"value_norm": False}),
     ],
     ids=str,
 )
@@ -243,7 +251,7 @@ def causal_layer(layer: STULayer, rows: Tensor) -> Tensor:
     "options",
     [
         {"layers": 1},
-        {"layers": 2, "activation": "softmax"},
+        {"layers": 2, "activation": "softmax", "value_norm": False},
         {"layers": 2, "output": "concat", "uvqk_activation": "all"},
         {"layers": 1, "query_width": 8, "context": "after", "candidate_activation": "silu"},
     ],
@@ -414,14 +422,15 @@ def test_a_selection_of_all_links_selects_nothing(dataset: StoredDataset) -> Non
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "lime-mha", "select_from": 12},
+    {"name": "lime-mha", "value_norm": False},
     {"name": "lime-mha", "coarse_links": 5, "links": 10, "context": "after"},
     {"name": "lime-mha", "recency": True, "query_width": 8},
     {"name": "lime-xor", "select_from": 7, "candidate_activation": "silu"},
     {"name": "lime-xor", "links": 6, "coarse_links": 2, "output": "concat", "uvqk_activation": "all", "dropout": 0.1},
     {"name": "lime-xor", "activation": "softmax", "query_width": 32, "context": "after", "readout": "residual"},
     {"name": "lime-hstu", "recency": True, "output": "concat", "layers": 1},
-    {"name": "lime-hstu", "activation": "softmax", "select_from": 9},
-    {"name": "isab", "normalizer": "none", "context": "after", "encoding": "age"},
+    {"name": "lime-hstu", "activation": "softmax", "select_from": 9, "value_norm": False},
+    {"name": "isab", "normalizer": "none", "context": "after", "encoding": "age", "value_norm": False},
     {"name": "pma", "query_width": 8, "encoding": "calendar"},
 ]
 
@@ -634,6 +643,7 @@ def test_encodings_enter_the_history(dataset: StoredDataset, name: str) -> None:
     [
         {"name": "lime-mha", "recency": True, "select_from": 7},
         {"name": "lime-xor", "output": "concat", "coarse_links": 5, "links": 5, "context": "after"},
+        {"name": "lime-mha", "value_norm": False},
     ],
     ids=str,
 )

@@ -82,6 +82,7 @@ def test_lime_mha_against_its_equations_written_as_loops(dataset: StoredDataset)
     targets = ranker.item_tower.candidates(batch.candidates.items)
     embedded = ranker.item_tower.history(batch.inputs.history)
     mix = ranker.context_mix
+    assert mix is not None
 
     def project(module: HeadProjection, rows: torch.Tensor, output: int = 0) -> torch.Tensor:
         linear, width = module.linear, rows.shape[-1]

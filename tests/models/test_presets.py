@@ -48,13 +48,17 @@ def test_presets_are_the_table_of_the_paper() -> None:
 @pytest.mark.parametrize("name", sorted(RANKERS))
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fits_every_ranker(tmp_path: Path, preset: str, name: str) -> None:
-    """The links of the table are each ranker's own budget, heads are set where there are heads."""
+    """The links of the table are each ranker's own budget, heads are set where there are heads.
+
+    No tower is narrower than E and T.
+    """
     config = load_configuration(config_file(tmp_path, preset=preset, model={"name": name}))
     values = PRESETS[preset]
     _, options = check_model(config.model, "c.yaml")
     assert (options.width, options.head) == (values.width, values.head)
     assert all(getattr(options, option) == values.links for option in budget_options(type(options)))
     assert getattr(options, "heads", values.heads) == values.heads
+    assert options.tower_hidden == max(64, values.width)
     assert (config.train.learning_rate, config.train.epochs) == (values.learning_rate, values.epochs)
     assert (config.train.batch_requests, config.train.max_history) == (values.batch_requests, values.max_history)
     assert config.train.warmup_fraction == 0.05
@@ -108,6 +112,8 @@ def test_what_a_file_writes_over_is_named(tmp_path: Path) -> None:
     path = config_file(tmp_path, preset="kuairand", model={"name": "lime-xor", "links": 32}, train={"epochs": 2})
     assert overridden(load_configuration(path)) == ["model.links 32 (paper: 16)"]
     assert overridden(load_configuration(path, ["model.links=16"])) == []
+    path = config_file(tmp_path, preset="industrial", model={"name": "mha", "tower_hidden": 64})
+    assert overridden(load_configuration(path)) == ["model.tower_hidden 64 (preset: 256)"]
 
 
 def test_a_preset_is_never_dumped() -> None:

@@ -15,8 +15,10 @@ from limerank.batch import RequestBatch
 from limerank.bench.made_up import BUILT_IN, random_request
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
+from limerank.errors import LimerankError
 from limerank.models import ItemState, Ranker, build_ranker
 from limerank.models.hstu import HSTURanker
+from limerank.models.lime_xor import LimeXORRanker
 from limerank.models.mamba import MambaRanker
 from limerank.models.sasrec import SASRecRanker
 from limerank.nn.layers.mamba import MambaBlock
@@ -82,20 +84,22 @@ def sees(row: int, column: int, events: int) -> bool:
 def stu_in_loops(layer: STULayer, rows: Tensor, events: int) -> Tensor:
     """One layer on [E; T], pair by pair."""
     width, heads = rows.shape[1], layer.heads
-    size = width // heads
     normed = functional.layer_norm(rows, (width,), layer.norm.weight, layer.norm.bias, 1e-6)
     projected = normed @ layer.uvqk.weight.T + layer.uvqk.bias
     if layer.all_activated:
         projected = projected * projected.sigmoid()
-    gate, values, queries, keys = (projected[:, part * width : (part + 1) * width] for part in range(4))
+    gate, values, both = projected[:, :width], projected[:, width : 2 * width], projected[:, 2 * width :]
+    queries, keys = both.chunk(2, 1)
+    size, query_size = width // heads, queries.shape[1] // heads
     if not layer.all_activated:
         gate = gate * gate.sigmoid()
     attended = torch.zeros_like(rows)
     for head in range(heads):
         own = slice(head * size, (head + 1) * size)
+        asked = slice(head * query_size, (head + 1) * query_size)
         for i in range(len(rows)):
             seen = [j for j in range(len(rows)) if sees(i, j, events)]
-            scores = torch.stack([queries[i, own] @ keys[j, own] for j in seen]) / size**0.5
+            scores = torch.stack([queries[i, asked] @ keys[j, asked] for j in seen]) / query_size**0.5
             if layer.activation == "softmax":
                 weights = scores.exp() / scores.exp().sum()
             else:
@@ -115,8 +119,10 @@ def stu_in_loops(layer: STULayer, rows: Tensor, events: int) -> Tensor:
         {"activation": "softmax"},
         {"output": "concat", "uvqk_activation": "all", "heads": 2},
         {"layers": 1, "readout": "sum", "encoding": "position"},
+        {"layers": 2, "query_width": 4},
+        {"layers": 2, "query_width": 80, "activation": "softmax"},
     ],
-    ids=["default", "softmax", "concat", "one layer"],
+    ids=["default", "softmax", "concat", "one layer", "narrow queries", "wide queries"],
 )
 @torch.no_grad()
 def test_hstu_is_its_layers_on_the_concatenated_sequence(dataset: StoredDataset, options: dict[str, Any]) -> None:
@@ -161,10 +167,13 @@ def sasrec_in_loops(block: SASRecBlock, rows: Tensor, events: int) -> Tensor:
 
 
 @pytest.mark.parametrize("readout", ["last", "target"])
+@pytest.mark.parametrize("final_norm", [True, False])
 @torch.no_grad()
-def test_sasrec_is_its_blocks_on_the_concatenated_sequence(dataset: StoredDataset, readout: str) -> None:
-    """`target` is the candidate's row; `last` that of the last event, and zero without events."""
-    ranker, batch = setting(dataset, name="sasrec", readout=readout, feed_forward=24)
+def test_sasrec_is_its_blocks_on_the_concatenated_sequence(
+    dataset: StoredDataset, readout: str, final_norm: bool
+) -> None:
+    """`target` is the candidate's row; `last` that of the last event, and zero without events; a norm follows both."""
+    ranker, batch = setting(dataset, name="sasrec", readout=readout, final_norm=final_norm, feed_forward=24)
     assert isinstance(ranker, SASRecRanker)
     assert ranker.encoding is not None
     assert ranker.factorized == ranker.foldable == (readout == "last")
@@ -174,6 +183,10 @@ def test_sasrec_is_its_blocks_on_the_concatenated_sequence(dataset: StoredDatase
         for block in ranker.stack.layers:
             assert isinstance(block, SASRecBlock)
             rows = sasrec_in_loops(block, rows, len(history))
+        norm = ranker.stack.final_norm
+        assert (norm is not None) is final_norm
+        if norm is not None:
+            rows = functional.layer_norm(rows, rows.shape[1:], norm.weight, norm.bias, 1e-6)
         if readout == "last":
             rows[len(history) :] = rows[len(history) - 1] if len(history) else 0
         expected.append(rows[len(history) :])
@@ -237,8 +250,11 @@ def test_mamba_gradients_are_those_of_the_steps(dataset: StoredDataset) -> None:
 VARIANTS: list[dict[str, Any]] = [
     {"name": "hstu"},
     {"name": "hstu", "activation": "softmax", "output": "concat"},
+    {"name": "hstu", "query_width": 64},
+    {"name": "hstu", "query_width": 8, "activation": "softmax"},
     {"name": "sasrec"},
-    {"name": "sasrec", "readout": "target"},
+    {"name": "sasrec", "readout": "last"},
+    {"name": "sasrec", "final_norm": False},
     {"name": "mamba"},
     {"name": "mamba", "readout": "state"},
 ]
@@ -293,10 +309,12 @@ def test_a_batch_is_its_requests_one_by_one(dataset: StoredDataset, model: dict[
     "model",
     [
         {"name": "hstu", "activation": "softmax", "layers": 2},
-        {"name": "sasrec", "readout": "target"},
+        {"name": "hstu", "query_width": 64, "layers": 2},
+        {"name": "sasrec"},
+        {"name": "sasrec", "readout": "last"},
         {"name": "mamba", "readout": "state", "taps": 2},
     ],
-    ids=["hstu", "sasrec", "mamba"],
+    ids=["hstu", "hstu with wide queries", "sasrec", "sasrec-last", "mamba"],
 )
 def test_the_user_stage_of_every_readout_is_exported(model: dict[str, Any]) -> None:
     """With histories shorter and longer than the example, and than a chunk of the traced scan."""
@@ -415,3 +433,30 @@ def test_the_docs_say_how_many_pairs_a_causal_layer_computes() -> None:
     assert f"and {fraction_of_pairs(1024):.2f} N² at 1,024" in page
     assert f"{fraction_of_pairs(256, groups.ROWS // 256):.3f} N² at 256" in page
     assert fraction_of_pairs(10_000) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["hstu", "lime-xor"])
+@torch.no_grad()
+def test_queries_may_be_as_narrow_and_as_wide_as_in_the_papers_sweep(name: str) -> None:
+    """16 and 4,096 of QK width at d = 256; the interaction stays d wide."""
+    for query_width in (16, 4096):
+        options = {"name": name, "width": 256, "layers": 2, "query_width": query_width}
+        ranker = build_ranker(options, BUILT_IN, 1, "test").eval()
+        user = ranker.encode_user(random_request(BUILT_IN, 6))
+        rows = torch.randn(3, 256)
+        items = ItemState(ranker.item_rows(rows), rows.new_zeros(3, 0))
+        interaction = ranker.interact(user, items, torch.tensor([0, 3]))
+        assert interaction.shape == (3, 256)
+        assert torch.isfinite(interaction).all()
+
+
+@pytest.mark.parametrize("query_width", [None, 32, 64])
+def test_lime_xor_streams_whatever_the_width_of_its_queries(query_width: int | None) -> None:
+    ranker = build_ranker({"name": "lime-xor", "width": 32, "query_width": query_width}, BUILT_IN, 1, "test")
+    assert isinstance(ranker, LimeXORRanker)
+    assert ranker.stack.design.fusible
+
+
+def test_queries_that_heads_cannot_share_are_refused() -> None:
+    with pytest.raises(LimerankError, match="query_width 18 cannot be split into 4 heads"):
+        build_ranker({"name": "hstu", "query_width": 18}, BUILT_IN, 1, "test")

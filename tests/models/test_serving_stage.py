@@ -36,10 +36,15 @@ BARE = FeatureSpace(item=BUILT_IN.item[:1], event=(), user=(), context=())
 LIME_OPTIONS: list[dict[str, Any]] = [
     {},
     {"context": "after"},
+    {"context": "none"},
     {"select_from": 12},
+    {"select_from": 12, "context": "none"},
     {"select_from": 12, "context": "after"},
     {"coarse_links": 2},
+    {"value_norm": False},
+    {"value_norm": False, "select_from": 12, "query_width": 256, "context": "after"},
     {"query_width": 16},
+    {"query_width": 256},
     {"encoding": "position"},
     {"encoding": "recent_position"},
     {"encoding": "calendar"},
@@ -113,6 +118,13 @@ def test_every_option_of_lime(name: str, options: dict[str, Any]) -> None:
     check(made(name, links=6, **options), BUILT_IN)
 
 
+@pytest.mark.parametrize("query_width", [32, 256])
+@pytest.mark.parametrize("name", ["lime-mha", "lime-hstu"])
+def test_links_without_norms(name: str, query_width: int) -> None:
+    """Queries that are wide enough to absorb the keys, too: absorbing needs the norm that is not there."""
+    check(made(name, links=6, projection_norm=False, query_width=query_width), BUILT_IN)
+
+
 @pytest.mark.parametrize("name", ["lime-mha", "mha"])
 def test_recency(name: str) -> None:
     check(made(name, recency=True), BUILT_IN)
@@ -125,6 +137,15 @@ def test_recency(name: str) -> None:
 )
 def test_every_design_of_lime_xor(options: dict[str, Any]) -> None:
     check(made("lime-xor", links=6, **options), BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"relative_bias": "position-time", "positions": 9}, {"query_width": 16, "scale": 1.0, "output_norm": "group"}],
+    ids=str,
+)
+def test_every_design_of_hstu(options: dict[str, Any]) -> None:
+    check(made("hstu", **options), BUILT_IN)
 
 
 @settings(max_examples=25)

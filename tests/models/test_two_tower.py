@@ -1,22 +1,24 @@
-"""IntTower against loops over layers and heads, and its optional parts."""
+"""IntTower against loops over layers and heads, its optional parts, and the dot product of TTSN."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
-from limerank.models import build_ranker
+from limerank.models import ItemState, UserState, build_ranker
 from limerank.models.inttower import IntTowerRanker
+from limerank.models.ttsn import TTSNRanker
 from limerank.schema import FeatureSpace
 from limerank.serve.bundles.offline import compute_rows
-from limerank.serve.scorer import score_candidates
+from limerank.serve.scorer import ScoringPath, score_candidates
 from limerank.serve.user_stage_program import export_user_stage
 from limerank.splits import Part
 
@@ -191,3 +193,94 @@ def test_the_user_stage_exports_for_any_history_length(dataset: StoredDataset) -
         with torch.inference_mode():
             expected, got = ranker.encode_user(inputs), program(inputs)
         torch.testing.assert_close(got.memory[0], expected.memory[0], **CLOSE)
+
+
+DOTS: list[dict[str, Any]] = [{}, {"pooling": "mean"}]
+each_dot = pytest.mark.parametrize("options", DOTS, ids=lambda options: options.get("pooling", "sum"))
+
+
+def dot_ranker(dataset: StoredDataset, **options: Any) -> TTSNRanker:
+    torch.manual_seed(3)
+    model = {"name": "ttsn", "interaction": "dot", **options}
+    ranker = build_ranker(model, dataset.encoders.space(), 2, "test").double().eval()
+    assert isinstance(ranker, TTSNRanker)
+    return ranker
+
+
+def dots_by_loops(ranker: TTSNRanker, batch: RequestBatch) -> Tensor:
+    """<u_t, T_c> / sqrt(d), pair by pair."""
+    assert ranker.user_tower is not None
+    embedded = ranker.history(batch.inputs)
+    contexts = ranker.context_tower(batch.inputs.users, batch.inputs.context)
+    targets = ranker.item_tower.candidates(batch.candidates.items)[batch.candidates.item_of_candidate]
+    events, candidates = batch.inputs.history.offsets.tolist(), batch.candidates.offsets.tolist()
+    first, _, second = ranker.user_tower
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    rows = []
+    for b, context in enumerate(contexts):
+        own = embedded[events[b] : events[b + 1]]
+        pooled = own.sum(0) / (max(len(own), 1) if ranker.options.pooling == "mean" else 1)
+        hidden = (first.weight @ torch.cat([pooled, context]) + first.bias).clamp(min=0)
+        vectors = (second.weight @ hidden + second.bias).split(ranker.options.width)
+        for target in targets[candidates[b] : candidates[b + 1]]:
+            rows.append(torch.stack([vector @ target for vector in vectors]) / ranker.options.width**0.5)
+    return torch.stack(rows)
+
+
+@each_dot
+def test_the_dot_product_of_ttsn_against_loops(dataset: StoredDataset, options: dict[str, Any]) -> None:
+    """Values, and the gradient of every parameter; a request without a history is among them."""
+    ranker, batch = dot_ranker(dataset, **options), some_requests(dataset)
+    assert batch.inputs.history.offsets.diff().min() == 0
+    found, expected = ranker.interact(*stages(ranker, batch)), dots_by_loops(ranker, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    weights = torch.randn_like(expected)
+    parameters = list(ranker.parameters())
+    for mine, theirs in zip(
+        torch.autograd.grad((found * weights).sum(), parameters, allow_unused=True),
+        torch.autograd.grad((expected * weights).sum(), parameters, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def stages(ranker: TTSNRanker, batch: RequestBatch) -> tuple[UserState, ItemState, Tensor]:
+    items = ranker.encode_items(batch.candidates.items).take(batch.candidates.item_of_candidate)
+    return ranker.encode_user(batch.inputs), items, batch.candidates.offsets
+
+
+@each_dot
+@pytest.mark.parametrize("path", ["plain", "folded"])
+def test_the_dot_product_of_ttsn_is_served_as_trained(
+    dataset: StoredDataset, options: dict[str, Any], path: ScoringPath
+) -> None:
+    """A row is T_c, a user one matrix whatever the history: a request's logits from rows are those of a batch."""
+    ranker, batch = dot_ranker(dataset, **options).float(), some_requests(dataset)
+    assert ranker.factorized
+    assert ranker.foldable
+    rows = compute_rows(ranker, dataset.item_table, "fp32")
+    assert rows.rows.shape[1] == ranker.options.width == ranker.row_shape()[1]
+    loader = RequestLoader(dataset, Part.TRAIN, batch_requests=8, max_history=20)
+    offsets, items = batch.candidates.offsets.tolist(), dataset.column("events/item")
+    with torch.inference_mode():
+        trained = ranker(batch)
+        for b in range(len(batch.inputs)):
+            one = loader.requests[b : b + 1]
+            index = torch.from_numpy(items[loader.candidate_rows(one)].astype(np.int64))
+            user = ranker.encode_user(loader.user_inputs(one))
+            assert user.memory[0].shape == (1, ranker.options.width, 2)
+            served = score_candidates(ranker, user, rows, index, path=path)
+            torch.testing.assert_close(served, trained[offsets[b] : offsets[b + 1]], **CLOSE)
+
+
+def test_the_head_contains_the_plain_dot_product(dataset: StoredDataset) -> None:
+    """With two opposite hidden units a logit is the inner product itself: the two-tower model of textbooks."""
+    ranker, batch = dot_ranker(dataset), some_requests(dataset)
+    with torch.no_grad():
+        for parameter in ranker.head.parameters():
+            parameter.zero_()
+        ranker.head.from_interaction.weight[0, 0], ranker.head.from_interaction.weight[1, 0] = 1.0, -1.0
+        last = ranker.head.later_layers()[-1][0]
+        last[0, 0], last[0, 1] = 1.0, -1.0
+        torch.testing.assert_close(ranker(batch)[:, 0], dots_by_loops(ranker, batch)[:, 0], rtol=1e-9, atol=1e-11)

@@ -7,7 +7,7 @@ import torch
 from dense_lime import EXACT, contextual, shaken
 from torch import Tensor
 
-from limerank.nn.links import ContextMix, Links, LinkSelection
+from limerank.nn.links import ContextMix, Links, LinkSelection, diverse_rows
 
 WIDTH, HEADS = 6, 2
 
@@ -66,6 +66,21 @@ def test_weights_of_each_level_sum_to_one() -> None:
     torch.testing.assert_close(fine.view(3, 2, 4).sum(1), broad)
     single = Links(8, WIDTH)
     torch.testing.assert_close(single.weights(draw(3, 8)), draw(3, 8).softmax(-1))
+
+
+def test_diverse_rows_are_each_the_farthest_from_those_before() -> None:
+    rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0], [9.0, 4.0], [0.0, 0.1]])
+    assert diverse_rows(rows, 4).tolist() == [rows[index].tolist() for index in (0, 3, 2, 1)]
+
+
+def test_rows_are_taken_again_with_noise_only_where_no_more_differ() -> None:
+    """Seven links from three rows, one of which stands twice: both that differ, then near copies of them in turn."""
+    rows = draw(2, WIDTH)[[0, 1, 1]]
+    torch.manual_seed(0)
+    found = diverse_rows(rows, 7)
+    assert torch.equal(found[:2], rows[:2])
+    assert len(found.unique(dim=0)) == 7
+    assert float((found - rows[[0, 1, 0, 1, 0, 1, 0]]).abs().max()) < 0.5 < float((rows[0] - rows[1]).abs().max())
 
 
 def test_weights_do_not_overflow() -> None:

@@ -71,8 +71,14 @@ def test_a_run_names_every_option_and_one_of_before_has_no_shortcut(dataset: Sto
         "links": 4,
         "tower_shortcut": False,
         "sharpness": 1.0,
+        "link_start": "normal",
+        "value_norm": True,
     }
+    assert finished_model({"name": "pma", "tower_shortcut": True, "link_start": "items"})["link_start"] == "items"
     assert finished_model({"name": "hstu"})["sharpness"] is None
     assert finished_model({"name": "hstu", "sharpness": 2.0, "tower_shortcut": True})["sharpness"] == 2.0
+    before = {"readout": "last", "final_norm": False, "sharpness": None, "tower_shortcut": False}
+    assert finished_model({"name": "sasrec"}) == {"name": "sasrec", **before}
+    assert finished_model({"name": "sasrec", "readout": "target"})["readout"] == "target"
     with pytest.raises(DataError, match="cannot be loaded as weights of 'ttsn'"):
         FinishedRun.open(run.path).ranker(dataset)

@@ -200,7 +200,6 @@ def test_only_the_plain_design_streams() -> None:
         XorDesign(output="concat"),
         XorDesign(uvqk_activation="all"),
         XorDesign(order="gauss-seidel"),
-        XorDesign(query_width=8),
     ):
         assert not other.fusible
 

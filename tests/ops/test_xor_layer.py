@@ -24,10 +24,18 @@ from limerank.ops.xor_layer.chunks import AbsorbedChunks, ProjectedChunks
 ACTIVATIONS = ("silu", "softmax")
 
 
-def stack(layers: int = 3, width: int = 16, heads: int = 4, activation: Any = "silu", seed: int = 0) -> XorStack:
+def stack(
+    layers: int = 3,
+    width: int = 16,
+    heads: int = 4,
+    activation: Any = "silu",
+    seed: int = 0,
+    query_width: int | None = None,
+) -> XorStack:
     """A stack in which every parameter differs from its start, norms and biases included."""
     torch.manual_seed(seed)
-    made = XorStack(width, heads, layers, XorDesign(activation=activation)).double().eval()
+    design = XorDesign(activation=activation, query_width=query_width)
+    made = XorStack(width, heads, layers, design).double().eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -58,6 +66,28 @@ def test_fused_equals_plain(layers: int, activation: Any, absorb: bool) -> None:
             got = fused_xor_stack(rows, own, weights, absorb=absorb)
             torch.testing.assert_close(got, expected[user], rtol=1e-9, atol=1e-10)
             assert torch.equal(rows, untouched), "the caller's history must not change"
+
+
+@pytest.mark.parametrize("absorb", [True, False, None])
+@pytest.mark.parametrize("query_width", [4, 16, 80])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_queries_and_keys_may_be_of_another_width(activation: Any, query_width: int, absorb: bool | None) -> None:
+    """Narrower and wider than d, the scale by their own width; the last layer too, which has no keys of its own."""
+    module = stack(2, activation=activation, query_width=query_width)
+    sources, links, offsets = inputs([40])
+    weights = module.tensors()
+    assert [len(weights[0].part(name)[1]) for name in "UVQK"] == [16, 16, query_width, query_width]
+    with torch.no_grad():
+        expected = module(sources, links, offsets)[0]
+        got = fused_xor_stack(sources, links[0], weights, absorb=absorb)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_wide_queries_and_keys_are_absorbed_and_narrow_ones_are_not() -> None:
+    """By counted work: with H * l = 128 against d = 256 the usual width absorbs, and so does any wider one."""
+    for query_width, absorbed in ((16, False), (256, True), (4096, True)):
+        weights = stack(1, width=256, heads=4, query_width=query_width).tensors()[0]
+        assert fused._absorbs(weights, links=32, history=1024) is absorbed
 
 
 @pytest.mark.parametrize("absorb", [True, False])

@@ -29,6 +29,8 @@ from limerank.data.sources.simulated import DAY_MS, FIRST_MIDNIGHT_MS, Simulated
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, DataError, UsageError
 from limerank.models import Ranker, build_ranker
+from limerank.nn.encodings import HistoryEncoding
+from limerank.nn.relative_bias import RelativeBiasTables
 from limerank.progress import Progress
 from limerank.schema import Feature, Histories, Role, Schema, Task, TimeUnit
 from limerank.serve.bundles.bundle import Bundle
@@ -50,6 +52,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "position": {"name": "lime-mha", "encoding": "position"},
     "recent_position": {"name": "mha", "encoding": "recent_position"},
     "recency": {"name": "lime-mha", "recency": True},
+    "age, relative": {"name": "hstu", "relative_bias": "position-time", "output_norm": "group", "positions": 7},
+    "age, relative, softmax": {"name": "hstu", "relative_bias": "time", "activation": "softmax", "query_width": 8},
+    "distance": {"name": "hstu", "relative_bias": "position", "scale": 1.0, "output_norm": "none"},
 }
 
 
@@ -121,8 +126,10 @@ def untrained(model: dict[str, Any], dataset: StoredDataset) -> Ranker:
     """A ranker whose encodings are as large as its embeddings, so that a wrong row shows."""
     torch.manual_seed(0)
     ranker = build_ranker(model, dataset.encoders.space(), len(dataset.schema.tasks), "test").eval()
-    if ranker.encoding is not None:
-        torch.nn.init.normal_(ranker.encoding.table)
+    for module in ranker.modules():
+        if isinstance(module, HistoryEncoding | RelativeBiasTables):
+            for table in module.parameters():
+                torch.nn.init.normal_(table)
     return ranker
 
 

@@ -59,7 +59,7 @@ def assert_same(one: FinishedRun, other: FinishedRun) -> None:
 @pytest.mark.parametrize(
     ("model", "training"),
     [
-        ({"name": "lime-mha"}, {}),
+        ({"name": "lime-mha", "link_start": "items"}, {}),
         ({"name": "lime-xor", "dropout": 0.2}, {"embedding_updates": "dense", "clip_norm": 0.5}),
         ({"name": "performer", "redraw": 7}, {"prefetch": 2}),
         ({"name": "din", "activation": "dice"}, {"precision": "bf16", "task_weights": {"click": 2.0}}),

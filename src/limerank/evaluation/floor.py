@@ -28,21 +28,30 @@ Floats = NDArray[np.float64]
 
 def counting_floor(loader: RequestLoader) -> dict[str, Metrics]:
     """The metrics of the floor on a loader's part, per task; a task of one class in the train part has none."""
+    return {task: floors["both"] for task, floors in counting_floors(loader).items()}
+
+
+def counting_floors(loader: RequestLoader) -> dict[str, dict[str, Metrics]]:
+    """Per task the metrics of the rate of the `user` alone, of the `item` alone and of `both`, which is the floor."""
     dataset = loader.dataset
     scored = candidates_of(loader, loader.requests)
     rows, user = scored.rows, scored.user
     item = dataset.column("events/item")[rows].astype(np.int64)
     of_items, of_users = _train_counts(dataset)
-    floor = {}
+    floors = {}
     for task_number, task in enumerate(dataset.schema.tasks):
         rows_known, positives = of_items[:, task_number].sum(1)
         base = float(positives / max(rows_known, 1.0))
         if 0 < base < 1:
             usual = np.log(base) - np.log1p(-base)
-            score = _logits(of_items, task_number, base)[item] + _logits(of_users, task_number, base)[user] - usual
+            by_item = _logits(of_items, task_number, base)[item]
+            by_user = _logits(of_users, task_number, base)[user]
             labels = dataset.column(f"events/label.{task.name}")[rows]
-            floor[task.name] = measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user, scored.request)
-    return floor
+            floors[task.name] = {
+                name: measure(labels, 1 / (1 + np.exp(-score.round(DECIMALS))), user, scored.request)
+                for name, score in (("user", by_user), ("item", by_item), ("both", by_item + by_user - usual))
+            }
+    return floors
 
 
 def below_floor(metrics: dict[str, Metrics], floor: dict[str, Metrics]) -> list[str]:

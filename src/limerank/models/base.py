@@ -55,8 +55,8 @@ class AttentionOptions(RankerOptions):
     query_width: int | None = Field(
         default=None, ge=1, description="width of queries and keys, all heads together; default: width"
     )
-    sharpness: float = Field(
-        default=3.0, gt=0, description="scale of queries at the start, about the standard deviation of softmax scores"
+    sharpness: float | None = Field(
+        default=3.0, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
     )
 
     @property
@@ -154,6 +154,11 @@ class Ranker(nn.Module):
         """Whether the user stage reads when events happened."""
         return self.options.encoding in TIMED
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether the time of the request itself changes the user's state."""
+        return self.options.encoding == "age"
+
     def interaction_width(self) -> int:
         """The width of o_c."""
         return self.options.width
@@ -198,6 +203,14 @@ class Ranker(nn.Module):
     ) -> Tensor | None:
         """A loss term of the ranker's own; `items` are the candidates' states, in batch order, `weights` the tasks'."""
         return None
+
+    @property
+    def start_items(self) -> int:
+        """How many items of its log a ranker has to see to start; 0: it starts as it was built."""
+        return 0
+
+    def start_from(self, items: Features) -> None:
+        """A training begins, on a log with such items: for rankers that start from what they will read."""
 
     def resume_at(self, step: int) -> None:
         """Training goes on after so many steps: for rankers that count them."""

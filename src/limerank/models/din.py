@@ -18,7 +18,10 @@ from limerank.schema import FeatureSpace
 
 
 class DIN(RankerOptions):
-    """Options of DIN; `hidden` is that of its authors' code, `normalization` that of their paper, ReLU is ours."""
+    """Options of DIN; `hidden` as in its authors' code, `normalization` as in their paper, ReLU as in neither.
+
+    docs/rankers/target-attention.md sets them beside those of FuxiCTR, whose DIN stands on public leaderboards.
+    """
 
     hidden: tuple[PositiveInt, ...] = Field(
         default=(80, 40), min_length=1, description="hidden widths of the network that weighs an event"

@@ -10,7 +10,8 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
 from limerank.nn.layers.gated import Output, ProjectionActivation
-from limerank.nn.layers.stu import STULayer, STUStack
+from limerank.nn.layers.stu import OutputNorm, STULayer, STUStack
+from limerank.nn.relative_bias import TIMED_BIASES, EventTimes, RelativeBias
 from limerank.ops.causal_attention import Activation
 from limerank.schema import FeatureSpace
 
@@ -20,21 +21,34 @@ class HSTU(RankerOptions):
 
     heads: int = Field(default=4, ge=1, description="H, attention heads")
     layers: int = Field(default=3, ge=1, description="STU layers")
+    query_width: int | None = Field(
+        default=None, ge=1, description="width of queries and keys, all heads together; default: width"
+    )
     sharpness: float | None = Field(
         default=3.0, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
     activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")
+    scale: float | None = Field(
+        default=None, gt=0, description="of the scores; default 1 / sqrt(width of a head), 1 is the research code's"
+    )
+    relative_bias: RelativeBias = Field(
+        default="none", description="learned numbers added to scores, by distance in positions, in time, or both"
+    )
     output: Output = Field(default="gated", description="gated: LN(O) * U; concat: [U, O, LN(O) * U]")
+    output_norm: OutputNorm = Field(
+        default="layer", description="LN of what was read: of all heads together, group: of each head; none: no norm"
+    )
     uvqk_activation: ProjectionActivation = Field(default="u", description="SiLU on U only, or on all projections")
     readout: Literal["residual", "sum"] = Field(
         default="residual", description="the candidate's last row, or what the layers added to it"
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> HSTU:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} cannot be split into {self.heads} heads")
+    def _heads_divide_widths(self) -> HSTU:
+        for name, width in (("width", self.width), ("query_width", self.query_width or self.width)):
+            if width % self.heads:
+                raise ValueError(f"{name} {width} cannot be split into {self.heads} heads")
         return self
 
 
@@ -42,7 +56,8 @@ class HSTURanker(Ranker):
     """o_c = the row of T_c after n STU layers on [E; T], under the target-aware causal mask.
 
     The user stage leaves keys and values of every layer; a candidate passes all layers over them. An empty history
-    leaves a candidate with itself to read.
+    leaves a candidate with itself to read. To a relative bias every candidate stands behind the last event, at the time
+    of the request.
     """
 
     name = "hstu"
@@ -59,7 +74,12 @@ class HSTURanker(Ranker):
             options.layers,
             activation=options.activation,
             output=options.output,
+            output_norm=options.output_norm,
             uvqk_activation=options.uvqk_activation,
+            scale=options.scale,
+            query_width=options.query_width,
+            relative_bias=options.relative_bias,
+            positions=options.positions,
             dropout=options.dropout,
         )
         if options.sharpness is not None:
@@ -67,8 +87,18 @@ class HSTURanker(Ranker):
                 assert isinstance(layer, STULayer)
                 layer.start_aligned(options.sharpness)
 
+    @property
+    def needs_times(self) -> bool:
+        return self.options.relative_bias in TIMED_BIASES or super().needs_times
+
+    @property
+    def reads_now(self) -> bool:
+        return self.options.relative_bias in TIMED_BIASES or super().reads_now
+
     def encode_user(self, inputs: UserInputs) -> UserState:
-        memory = self.stack.prefill(self.history(inputs), inputs.history.offsets)
+        events, requests = inputs.history.times, inputs.times
+        times = None if events is None or requests is None else EventTimes(events, requests)
+        memory = self.stack.prefill(self.history(inputs), inputs.history.offsets, times)
         context = self.context_tower(inputs.users, inputs.context)
         flat = tuple(tensor for keys_values in memory for tensor in keys_values)
         return UserState(flat, self.head.from_user(context), inputs.history.offsets)

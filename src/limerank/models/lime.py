@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from limerank.batch import UserInputs
+from limerank.batch import Features, UserInputs
 from limerank.models.base import AttentionOptions, UserState
 from limerank.models.factorized import FactorizedRanker
 from limerank.nn.layers.attention import HeadProjection
-from limerank.nn.links import ContextMix, Links, LinkSelection
+from limerank.nn.links import ContextMix, Links, LinkSelection, LinkStart
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
 
@@ -31,13 +31,21 @@ class LimeOptions(AttentionOptions):
     """Options of every LIME ranker; `select_from` and `coarse_links` are the paper's future work and off by default."""
 
     links: int = Field(default=32, ge=1, description="l, the number of link embeddings a request uses")
-    context: Literal["before", "after"] = Field(
+    link_scale: float = Field(default=1.0, gt=0, description="standard deviation of the links at the start")
+    link_start: LinkStart = Field(
+        default="normal", description="links start at random (the paper's), or as items of the log that differ"
+    )
+    context: Literal["before", "after", "none"] = Field(
         default="before",
-        description="whether E^C enters the links before they read the history or after; after, the read links depend "
-        "on no context and can be kept between requests",
+        description="whether E^C enters the links before they read the history, after, or not at all; unless before, "
+        "the read links depend on no context and can be kept between requests. The head reads E^C in any case",
     )
     candidate_activation: Literal["softmax", "silu"] = Field(
         default="softmax", description="phi of the candidate stage; SiLU is divided by the number of links"
+    )
+    value_norm: bool = Field(
+        default=True,
+        description="LayerNorm before the values of personalized links; without it candidates read how large L^P is",
     )
     select_from: int | None = Field(
         default=None, ge=1, description="a larger number of links, of which user and context select `links`"
@@ -61,6 +69,11 @@ class LimeOptions(AttentionOptions):
         return self
 
     @property
+    def normed(self) -> bool:
+        """Whether projections of links, history and candidates are behind a LayerNorm."""
+        return True
+
+    @property
     def all_links(self) -> int:
         """The links a candidate has a weight for."""
         return self.coarse_links + (self.select_from or self.links)
@@ -75,14 +88,21 @@ class LimeRanker(FactorizedRanker):
     def __init__(self, space: FeatureSpace, tasks: int, options: LimeOptions) -> None:
         super().__init__(space, tasks, options)
         width, heads, context = options.width, options.heads, self.context_tower.output_width
-        self.links = Links(options.select_from or options.links, width, options.coarse_links)
-        self.context_mix = ContextMix(width, context)
+        self.links = Links(options.select_from or options.links, width, options.coarse_links, options.link_scale)
+        self.context_mix = None if options.context == "none" else ContextMix(width, context)
         self.selection = (
             None if options.select_from is None else LinkSelection(context, options.select_from, options.links)
         )
-        self.candidate_queries = HeadProjection(width, heads, options.query_key_width)
-        self.link_keys = HeadProjection(width, heads, options.query_key_width)
-        self.link_values = HeadProjection(width, heads, width)
+        self.candidate_queries = HeadProjection(width, heads, options.query_key_width, norm=options.normed)
+        self.link_keys = HeadProjection(width, heads, options.query_key_width, norm=options.normed)
+        self.link_values = HeadProjection(width, heads, width, norm=options.normed and options.value_norm)
+
+    @property
+    def start_items(self) -> int:
+        return self.links.items_to_start_as if self.options.link_start == "items" else 0
+
+    def start_from(self, items: Features) -> None:
+        self.links.start_as_items(self.item_tower, items)
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:
         """L^P [B, l, d] from the links [B, l, d] that read the history."""
@@ -102,7 +122,7 @@ class LimeRanker(FactorizedRanker):
 
     def user_state(self, personalized: Tensor, context: Tensor, chosen: tuple[Tensor, Tensor] | None) -> UserState:
         """What candidates read, from L^P [B, l, d], E^C and which links were selected."""
-        if self.options.context == "after":
+        if self.context_mix is not None and self.options.context == "after":
             personalized = self.context_mix(personalized, context)
         (values,) = self.link_values(personalized)
         if self.selection is not None and chosen is not None:
@@ -112,14 +132,14 @@ class LimeRanker(FactorizedRanker):
     def reading_links(self, context: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """The links [B, l, d] that read the history of each request; if selected also which they are and their scale.
 
-        They are L^C, or L itself when the context comes after.
+        They are L^C, or L itself unless the context comes before.
         """
         links = self.links()
         chosen = None
         if self.selection is not None:
             chosen = self.selection(context)
             links = links[chosen[0]]
-        if self.options.context == "before":
+        if self.context_mix is not None and self.options.context == "before":
             return self.context_mix(links, context), chosen
         return links.expand(context.shape[0], -1, -1), chosen
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.lime_mha import LimeMHA, LimeMHARanker
 from limerank.nn.layers.gated import Output, ProjectionActivation
-from limerank.nn.layers.stu import STUStack
+from limerank.nn.layers.stu import STULayer, STUStack
 from limerank.ops.gathered import Gathered
 from limerank.schema import FeatureSpace
 
@@ -48,6 +48,9 @@ class LimeHSTURanker(LimeMHARanker):
             uvqk_activation=options.uvqk_activation,
             dropout=options.dropout,
         )
+        for layer in self.stack.layers:
+            assert isinstance(layer, STULayer)
+            layer.start_aligned(options.sharpness)
 
     def history(self, inputs: UserInputs) -> Tensor:
         encoded: Tensor = self.stack(super().history(inputs), inputs.history.offsets)

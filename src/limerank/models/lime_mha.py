@@ -23,6 +23,13 @@ class LimeMHA(LimeOptions):
     """Options of LIME-MHA."""
 
     recency: bool = Field(default=False, description="scores of events fall with their age, at a learned rate per head")
+    projection_norm: bool = Field(
+        default=True, description="LayerNorm before the projections of links, history and candidates, as the paper has"
+    )
+
+    @property
+    def normed(self) -> bool:
+        return self.projection_norm
 
 
 class LimeMHARanker(LimeRanker):
@@ -38,8 +45,8 @@ class LimeMHARanker(LimeRanker):
     def __init__(self, space: FeatureSpace, tasks: int, options: LimeMHA) -> None:
         super().__init__(space, tasks, options)
         width, heads, queries = options.width, options.heads, options.query_key_width
-        self.link_queries = HeadProjection(width, heads, queries)
-        self.history_keys_values = HeadProjection(width, heads, queries, width)
+        self.link_queries = HeadProjection(width, heads, queries, norm=options.normed)
+        self.history_keys_values = HeadProjection(width, heads, queries, width, norm=options.normed)
         self.recency = Recency(heads) if options.recency else None
         start_aligned(
             queries=[self.link_queries, self.candidate_queries],
@@ -70,7 +77,7 @@ class LimeMHARanker(LimeRanker):
 
     def _absorbs(self, events: int, requests: int) -> bool:
         """Whether to pool without projecting the history: only for serving, and when the cost formula says so."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not self.options.normed:
             return False
         reading = self.options.coarse_links + self.options.links
         choice = absorption(links=reading, heads=self.options.heads, width=self.options.width)

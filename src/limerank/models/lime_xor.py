@@ -61,7 +61,8 @@ class LimeXORRanker(LimeRanker):
             uvqk_activation=options.uvqk_activation,
             order=self.order,
             scale=options.scale,
-            query_width=options.query_width,
+            # the width itself is no width of its own, so that it streams
+            query_width=None if options.query_width == options.width else options.query_width,
             dropout=options.dropout,
         )
         self.stack = XorStack(options.width, options.heads, options.layers, design)

@@ -6,11 +6,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limerank.batch import UserInputs
+from limerank.batch import Features, UserInputs
 from limerank.models.base import AttentionOptions, ItemState, UserState
 from limerank.models.queried import QueriedRanker
 from limerank.nn.layers.attention import EPSILON, HeadProjection, split_heads, start_aligned
-from limerank.nn.links import ContextMix, Links
+from limerank.nn.links import ContextMix, Links, LinkStart
 from limerank.ops.target_attention import attend_memory
 from limerank.schema import FeatureSpace
 
@@ -19,6 +19,9 @@ class PMA(AttentionOptions):
     """Options of PMA."""
 
     links: int = Field(default=32, ge=1, description="seeds, what LIME calls links")
+    link_start: LinkStart = Field(
+        default="normal", description="seeds start at random, or as items of the log that differ"
+    )
 
 
 class PMARanker(QueriedRanker):
@@ -50,6 +53,13 @@ class PMARanker(QueriedRanker):
             keys=[self.history_keys_values, self.pooled_keys_values],
             sharpness=options.sharpness,
         )
+
+    @property
+    def start_items(self) -> int:
+        return self.seeds.items_to_start_as if self.options.link_start == "items" else 0
+
+    def start_from(self, items: Features) -> None:
+        self.seeds.start_as_items(self.item_tower, items)
 
     def encode_user(self, inputs: UserInputs) -> UserState:
         context = self.context_tower(inputs.users, inputs.context)

@@ -1,8 +1,9 @@
 """The paper's hyperparameters by dataset (table `tab:model_params`), as the `preset` of a run configuration.
 
 The table leaves open: whether its batch counts requests or samples (here: requests), a learning-rate schedule (it has
-one constant; ours warms up to it and decays), widths of attribute embeddings and of the tower (ours stay), and what
-rankers without links do with the number of links (here: it is their own budget, so that rankers stay comparable).
+one constant; ours warms up to it and decays), widths of attribute embeddings (ours stay) and of the towers (ours, or d
+where that is more: fewer hidden units than d would confine E and T to as many dimensions), and what rankers without
+links do with the number of links (here: it is their own budget, so that rankers stay comparable).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Preset(BaseModel):
         """The options of one ranker: those of the table that it has."""
         budget = dict.fromkeys(budget_options(options), self.links)
         values = {"width": self.width, "heads": self.heads, "head": list(self.head), **budget}
+        if self.width > options.model_fields["tower_hidden"].default:
+            values["tower_hidden"] = self.width
         return {name: value for name, value in values.items() if name in options.model_fields}
 
 
@@ -102,10 +105,14 @@ def complete(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def overridden(config: RunConfig) -> list[str]:
-    """Where a configuration with a preset differs from it: `key value (paper's value)`, for a line to read."""
+    """Where a configuration with a preset differs from it: `key value (its value)`, for a line to read."""
     if config.preset is None or config.model.get("name") not in RANKERS:
         return []
     preset, options = PRESETS[config.preset], RANKERS[config.model["name"]].options_type
     given = {f"train.{key}": (getattr(config.train, key), value) for key, value in preset.train().items()}
     given |= {f"model.{key}": (config.model[key], value) for key, value in preset.model(options).items()}
-    return [f"{key} {mine} (paper: {value})" for key, (mine, value) in given.items() if mine != value]
+    return [
+        f"{key} {mine} ({'preset' if key == 'model.tower_hidden' else 'paper'}: {value})"
+        for key, (mine, value) in given.items()
+        if mine != value
+    ]

@@ -1,4 +1,4 @@
-"""SASRec: self-attention along the history; its last state is the user, or a candidate is appended to read it."""
+"""SASRec: self-attention along the history; a candidate is appended to read it, or its last state is the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limerank.batch import UserInputs
 from limerank.models.base import ItemState, RankerOptions, UserState
 from limerank.models.pooled import PooledRanker
 from limerank.nn.encodings import Encoding
-from limerank.nn.layers.sasrec import SASRecStack
+from limerank.nn.layers.sasrec import SASRecBlock, SASRecStack
 from limerank.schema import FeatureSpace
 
 
@@ -25,8 +25,12 @@ class SASRec(RankerOptions):
         default=None, ge=1, description="hidden width of the feed-forward layers; default: width"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="behind the attention and in the feed-forward layers")
+    sharpness: float | None = Field(
+        default=3.0, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
+    )
+    final_norm: bool = Field(default=True, description="a LayerNorm behind the last block")
     readout: Literal["last", "target"] = Field(
-        default="last", description="the history's last state, or the row of a candidate appended to it"
+        default="target", description="the history's last state, or the row of a candidate appended to it"
     )
 
     @model_validator(mode="after")
@@ -39,9 +43,10 @@ class SASRec(RankerOptions):
 class SASRecRanker(PooledRanker):
     """Blocks x <- FFN(LN(q + MHA_causal(q, x, x))), q = LN(x), FFN(z) = z + W_2 relu(W_1 z), over E with positions.
 
-    last:    o_c = the state of the last event; zero for an empty history.
+    A LayerNorm follows the last block.
     target:  o_c = the state of T_c appended to the history (as in BST), which reads the history and itself. T_c has no
-             position: its row must not depend on the user.
+             position: its row must not depend on the user. What the paper calls cross-attention models like SASRec.
+    last:    o_c = the state of the last event, as its authors use it; zero for an empty history.
     """
 
     name = "sasrec"
@@ -53,7 +58,12 @@ class SASRecRanker(PooledRanker):
     def __init__(self, space: FeatureSpace, tasks: int, options: SASRec) -> None:
         super().__init__(space, tasks, options)
         hidden = options.feed_forward or options.width
-        self.stack = SASRecStack(options.width, options.heads, options.layers, hidden, options.dropout)
+        self.stack = SASRecStack(
+            options.width, options.heads, options.layers, hidden, options.dropout, final_norm=options.final_norm
+        )
+        for block in self.stack.layers:
+            assert isinstance(block, SASRecBlock)
+            block.start_aligned(options.sharpness)
         self.factorized = self.foldable = options.readout == "last"
 
     def encode_user(self, inputs: UserInputs) -> UserState:

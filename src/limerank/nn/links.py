@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limerank.batch import Features
+from limerank.nn.features import ItemTower
+from limerank.nn.layers.attention import EPSILON
+
+LinkStart = Literal["normal", "items"]
+ITEMS_PER_LINK = 16
+"""Items to choose from for each link that starts as one."""
+SAME = 1e-6
+"""The mean square by which rows of variance 1 differ at least, unless they are the same."""
+NOISE = 0.1
+"""Standard deviation of what makes links different that start as the same item."""
+
 
 class Links(nn.Module):
-    """L ~ N(0, 1) [l, d] (paper, appendix C).
+    """L ~ N(0, scale^2) [l, d]; the paper's scale is 1 (appendix C). Or they start as items, see `start_as_items`.
 
     With `coarse` links there are two levels: the first `coarse` rows are broad, and fine link i is its parent (coarse
     link i % coarse) plus an offset of its own.
     """
 
-    def __init__(self, links: int, width: int, coarse: int = 0) -> None:
+    def __init__(self, links: int, width: int, coarse: int = 0, scale: float = 1.0) -> None:
         super().__init__()
         self.coarse = coarse
-        self.embeddings = nn.Parameter(torch.randn(coarse + links, width))
+        self.scale = scale
+        self.embeddings = nn.Parameter(scale * torch.randn(coarse + links, width))
 
     def forward(self) -> Tensor:
         """All links [coarse + l, d]: what candidates are compared with."""
@@ -26,6 +41,35 @@ class Links(nn.Module):
         broad, own = self.embeddings[: self.coarse], self.embeddings[self.coarse :]
         parents = broad.repeat(own.shape[0] // self.coarse, 1)
         return torch.cat([broad, parents + own])
+
+    @property
+    def items_to_start_as(self) -> int:
+        """How many items there should be to choose from."""
+        return ITEMS_PER_LINK * len(self.embeddings)
+
+    @torch.no_grad()
+    def start_as_items(self, tower: ItemTower, items: Features) -> None:
+        """Start as scale LN(T) of items that differ: each of the candidates and events to come has some link near.
+
+        On two levels the items that differ most are coarse links, and in turn each
+        takes the nearest one left as its next child, by an offset.
+        """
+        training = tower.training
+        vectors = tower.eval().candidates(items)  # no attribute is forgotten
+        tower.train(training)
+        normal = functional.layer_norm(vectors, vectors.shape[1:], eps=EPSILON)
+        rows = diverse_rows(normal, len(self.embeddings))
+        self.embeddings.copy_(self.scale * (self._by_parent(rows) if self.coarse else rows))
+
+    def _by_parent(self, rows: Tensor) -> Tensor:
+        """Rows as embeddings of two levels: the first ones, and offsets of the others from their parents."""
+        broad, left = rows[: self.coarse], rows[self.coarse :]
+        distances = torch.cdist(broad, left)
+        taken = []
+        for child in range(len(left)):
+            taken.append(int(distances[child % self.coarse].argmin()))
+            distances[:, taken[-1]] = torch.inf
+        return torch.cat([broad, left[taken] - broad.repeat(len(left) // self.coarse, 1)])
 
     def weights(self, scores: Tensor) -> Tensor:
         """The softmax of scores [..., coarse + l]; on two levels a fine link has its parent's weight times its own.
@@ -37,6 +81,20 @@ class Links(nn.Module):
         broad = scores[..., : self.coarse].softmax(-1)
         among = scores[..., self.coarse :].unflatten(-1, (-1, self.coarse)).softmax(-2)
         return torch.cat([broad, (broad[..., None, :] * among).flatten(-2)], -1)
+
+
+def diverse_rows(rows: Tensor, count: int) -> Tensor:
+    """`count` of rows [n, d] of variance 1, each the farthest from all before it; the first is the first.
+
+    Where no more rows differ, those found are taken again with a little noise.
+    """
+    chosen, distance = [0], (rows - rows[0]).square().mean(1)
+    while len(chosen) < count and distance.max() > SAME:
+        chosen.append(int(distance.argmax()))
+        distance = torch.minimum(distance, (rows - rows[chosen[-1]]).square().mean(1))
+    found = rows[chosen]
+    again = found[torch.arange(count - len(found)) % len(found)]
+    return torch.cat([found, again + NOISE * torch.randn_like(again)])
 
 
 class ContextMix(nn.Module):

@@ -6,26 +6,31 @@ A ranker of this size spends its steps on small tensors, where a second thread g
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing.managers import ValueProxy
+from multiprocessing import connection
 from pathlib import Path
-from threading import Lock
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from limerank.config import RunConfig
 from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
+from limerank.errors import DataError
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
 from limerank.threads import available_cores
 from limerank.training.run import FinishedRun
 from limerank.training.trainer import is_of, resume, train
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
 
 POLL_SECONDS = 0.25
 STEPS_PER_REPORT = 20
@@ -38,30 +43,52 @@ class Job:
     config: RunConfig
     out: Path
     overwrite: bool
+    test: bool = True
+    """Without it the test part is not looked at, and the record has no metrics of it."""
 
 
 def train_all(
-    jobs: Sequence[Job], progress: Progress, finished: Callable[[FinishedRun], None], workers: int | None = None
+    jobs: Sequence[Job],
+    progress: Progress,
+    finished: Callable[[FinishedRun], None],
+    workers: int | None = None,
+    failed: Callable[[Job, DataError], None] | None = None,
 ) -> list[FinishedRun]:
-    """Train so many jobs at a time, by default one on each core; runs come back in the order of the jobs."""
+    """Train so many jobs at a time, by default one on each core; runs come back in the order of the jobs.
+
+    A training that cannot be finished, say because its loss is not finite, ends all others, unless `failed` takes it.
+    """
     workers = min(workers or available_cores(), len(jobs))
     total = sum(_steps(job.config) for job in jobs)
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         with _interrupts_go_to_the_parent_only():
-            manager = stack.enter_context(context.Manager())
-            done_steps, lock = manager.Value("q", 0), manager.Lock()
-            executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-            futures = [executor.submit(_train, job, done_steps, lock) for job in jobs]
+            done_steps = context.Value("q", 0)
+            executor = stack.enter_context(
+                ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(done_steps,))
+            )
+            futures = {executor.submit(_train, job): job for job in jobs}
         try:
             with progress.bar(f"training, {workers} at a time", total) as bar:
-                _watch(futures, done_steps, bar, finished)
+                _watch(futures, done_steps, bar, finished, failed)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
-        return [future.result() for future in futures]
+        return [future.result() for future in futures if future.exception() is None]
+
+
+def end_with_the_parent() -> None:
+    """A process that was started here ends when the one that started it is killed, instead of training on unseen."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -78,27 +105,38 @@ def _interrupts_go_to_the_parent_only() -> Iterator[None]:
 
 
 def _watch(
-    futures: Sequence[Future[FinishedRun]],
-    done_steps: ValueProxy[int],
+    futures: Mapping[Future[FinishedRun], Job],
+    done_steps: Synchronized[int],
     bar: Bar,
     finished: Callable[[FinishedRun], None],
+    failed: Callable[[Job, DataError], None] | None,
 ) -> None:
     shown, pending = 0, set(futures)
     while pending:
         done, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
         for future in done:
-            finished(future.result())
-        now = done_steps.value
+            problem = future.exception()
+            if failed is not None and isinstance(problem, DataError):
+                failed(futures[future], problem)
+            else:
+                finished(future.result())
+        now = done_steps.get_obj().value  # without its lock, which a worker that is killed may never give back
         bar.advance(now - shown)
         shown = now
 
 
-def _train(job: Job, done_steps: ValueProxy[int], lock: Lock) -> FinishedRun:
+def _begin(done_steps: Synchronized[int]) -> None:
+    """What a worker does first; the number that it adds its steps to can be handed over now only."""
+    end_with_the_parent()
     torch.set_num_threads(1)
-    progress = _Counting(done_steps, lock)
+    _Counting.done_steps = done_steps
+
+
+def _train(job: Job) -> FinishedRun:
+    progress = _Counting()
     if not job.overwrite and is_of(job.out, job.config):
-        return resume(job.out, progress)
-    return train(job.config, job.out, progress, overwrite=job.overwrite)
+        return resume(job.out, progress, test=job.test)
+    return train(job.config, job.out, progress, overwrite=job.overwrite, test=job.test)
 
 
 def _steps(config: RunConfig) -> int:
@@ -115,10 +153,11 @@ def _steps(config: RunConfig) -> int:
 class _Counting(Progress):
     """Progress of a worker: adds its steps to a number that the parent watches."""
 
-    def __init__(self, done_steps: ValueProxy[int], lock: Lock) -> None:
+    done_steps: ClassVar[Synchronized[int]]
+    """Of all workers together."""
+
+    def __init__(self) -> None:
         super().__init__(quiet=True)
-        self.done_steps = done_steps
-        self.lock = lock
         self.unreported = 0
 
     @contextmanager
@@ -135,6 +174,6 @@ class _Counting(Progress):
         return None
 
     def report(self) -> None:
-        with self.lock:
+        with self.done_steps.get_lock():
             self.done_steps.value += self.unreported
         self.unreported = 0

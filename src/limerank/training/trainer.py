@@ -27,6 +27,7 @@ from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
+from limerank.training.steps.start import start_from_items
 from limerank.training.steps.step import TrainingStep
 from limerank.training.unfinished import begun, clear, finished_folder, is_done, publish, reopened, unfinished_folder
 from limerank.typed import validate
@@ -54,7 +55,7 @@ def train(
     config = config.model_copy(update={"model": complete_model(config.model, where)})
     device = device_of(config.train)
     with begun(out, overwrite=overwrite) as folder:
-        training = _Training(config, folder, out, progress, device, where)
+        training = _Training(config, folder, out, progress, device, where, fresh=True)
         clear(folder, overwrite=overwrite)
         run.write_config(folder, config, final=out)
         finished = training.finish(watch=watch, test=test)
@@ -63,16 +64,17 @@ def train(
     return finished
 
 
-def resume(out: Path, progress: Progress) -> run.FinishedRun:
+def resume(out: Path, progress: Progress, *, test: bool = True) -> run.FinishedRun:
     """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
     out = finished_folder(out)
     with reopened(out) as folder:
-        finished = _resumed(folder, out, progress)
-    report_if_possible(out, progress)
+        finished = _resumed(folder, out, progress, test)
+    if test:
+        report_if_possible(out, progress)
     return finished
 
 
-def _resumed(folder: Path, out: Path, progress: Progress) -> run.FinishedRun:
+def _resumed(folder: Path, out: Path, progress: Progress, test: bool) -> run.FinishedRun:
     if is_done(folder):
         publish(folder, out)
         return run.FinishedRun.open(out)
@@ -85,7 +87,7 @@ def _resumed(folder: Path, out: Path, progress: Progress) -> run.FinishedRun:
     if (folder / CONTINUED).is_file():
         values = files.read_json(folder / CONTINUED, DataError, run.FIX)
         training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
-    return training.finish()
+    return training.finish(test=test)
 
 
 def is_of(out: Path, config: RunConfig) -> bool:
@@ -146,6 +148,8 @@ class _Training:
         device: torch.device,
         where: str,
         header: Header | None = None,
+        *,
+        fresh: bool = False,
     ) -> None:
         warn_if_spinning()
         self.config, self.folder, self.out, self.progress = config, folder, out, progress
@@ -159,6 +163,8 @@ class _Training:
         with self.times.stage("building"):
             tasks = tuple(task.name for task in self.dataset.schema.tasks)
             self.ranker = build_ranker(config.model, self.dataset.encoders.space(), len(tasks), where)
+            if fresh:  # no weights to go on from
+                start_from_items(self.ranker, self.dataset, self.dataset.requests_in(Part.TRAIN), config.seed)
             self.step = TrainingStep(self.ranker, config.train, tasks, device)
         self.selecting = Part.TEST if self.dataset.schema.split.select_on_test else Part.VALIDATION
         self.requests = {part: self.dataset.requests_in(part) for part in (Part.TRAIN, self.selecting, Part.TEST)}

@@ -47,7 +47,7 @@ def _incremental_user(ranker: Ranker, stale_budget: float | None) -> Incremental
     if type(ranker) is LimeXORRanker:  # not a subclass: ISAB's history reads links that have moved already
         return XorUser(ranker) if stale_budget is None else StaleXorUser(ranker, stale_budget)
     if type(ranker) is LimeMHARanker:  # LIME-HSTU's rows depend on the length of the history
-        return LinkPoolUser(ranker)
+        return LinkPoolUser(ranker) if ranker.options.normed else None
     match ranker:
         case PMARanker():
             return SeedPoolUser(ranker)

@@ -34,8 +34,9 @@ class KeysValues:
 
     def __init__(self, projection: HeadProjection) -> None:
         self.heads, self.outputs = projection.heads, projection.outputs
-        self.norm_weight, self.norm_bias = projection.norm.weight.detach(), projection.norm.bias.detach()
-        self.shape = tuple(projection.norm.normalized_shape)
+        norm = projection.layer_norm()
+        self.norm_weight, self.norm_bias = norm.weight.detach(), norm.bias.detach()
+        self.shape = tuple(norm.normalized_shape)
         self.weight, bias = projection.linear.weight.detach(), projection.linear.bias.detach().clone()
         bias[: self.outputs[0]] = 0
         self.bias = bias

@@ -91,7 +91,7 @@ class RandomFeatureSums(Summary[FeatureSums]):
 
 
 class RowSumUser(IncrementalUser):
-    """TTSN and IntTower: o_c, or the tower's input, is the sum or the mean of E."""
+    """TTSN and IntTower: o_c, or the user tower's input, is the sum or the mean of E."""
 
     ranker: TTSNRanker | IntTowerRanker
 
@@ -104,9 +104,7 @@ class RowSumUser(IncrementalUser):
         if ranker.options.pooling == "mean":
             pooled = pooled / max(1, reading.stop - reading.first)
         pooled = pooled.to(context.dtype)[None]
-        if isinstance(ranker, IntTowerRanker):
-            return ranker.user_state(pooled, context)
-        return UserState((pooled,), ranker.head.from_user(context))
+        return ranker.user_state(pooled, context)
 
 
 class OuterSumUser(IncrementalUser):

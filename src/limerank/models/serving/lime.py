@@ -22,8 +22,9 @@ from limerank.models.lime_xor import LimeXORRanker
 from limerank.models.serving.context import RequestContext
 from limerank.models.serving.events import EventTable
 from limerank.nn.layers.attention import HeadProjection
+from limerank.nn.links import ContextMix
 from limerank.ops.dealing import Deal, in_order
-from limerank.ops.link_pool import LinkPool, PoolState, merge_states
+from limerank.ops.link_pool import LinkPool, PoolState, absorb_keys, merge_states, project_pooled
 from limerank.ops.link_pool.pool import CHUNK
 from limerank.ops.xor_layer import fused_xor_stack
 
@@ -37,15 +38,41 @@ ASKING_BYTES = 2**23
 
 
 class Projection:
-    """LayerNorm and a linear map of rows [n, d], as `HeadProjection` has them, without its heads."""
+    """LayerNorm, if there is one, and a linear map of rows [n, d], as `HeadProjection` has them, without its heads."""
 
     def __init__(self, projection: HeadProjection) -> None:
         norm, linear = projection.norm, projection.linear
-        self.norm = (tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
+        self.norm = None
+        if isinstance(norm, nn.LayerNorm):
+            self.norm = (tuple(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps)
         self.matrix, self.bias = linear.weight.detach().T.contiguous(), linear.bias.detach()
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return torch.addmm(self.bias, torch.layer_norm(rows, *self.norm), self.matrix)
+        normal = rows if self.norm is None else torch.layer_norm(rows, *self.norm)
+        return torch.addmm(self.bias, normal, self.matrix)
+
+
+class Mix:
+    """rows + MLP(rows (+) E^C) of one request (`ContextMix`); of the links the first layer's part is a constant."""
+
+    def __init__(self, mix: ContextMix, links: Tensor) -> None:
+        with torch.no_grad():
+            self.hidden = mix.from_link(links)
+            self.shifted = links + mix.to_output.bias
+        self.from_link, self.from_link_bias = _transposed(mix.from_link)
+        self.to_output, self.to_output_bias = _transposed(mix.to_output)
+
+    def of_links(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
+        """L^C [l, d], of all links or of those that are chosen [1, l]."""
+        links, hidden = self.shifted, self.hidden
+        if chosen is not None:
+            links, hidden = links.index_select(0, chosen[0]), hidden.index_select(0, chosen[0])
+        return torch.addmm(links, (hidden + of_context).relu_(), self.to_output)
+
+    def of_rows(self, rows: Tensor, of_context: Tensor) -> Tensor:
+        """The same of any rows [l, d]."""
+        hidden = torch.addmm(self.from_link_bias + of_context, rows, self.from_link).relu_()
+        return torch.addmm(self.to_output_bias, hidden, self.to_output).add_(rows)
 
 
 @dataclass(frozen=True)
@@ -53,9 +80,10 @@ class Asking:
     """What a context alone makes of links, before a history is read: the same for every request with that context."""
 
     links: Tensor
-    """Those [l, d] that read the history: L^C, or L itself when the context comes after."""
+    """Those [l, d] that read the history: L^C, or L itself unless the context comes before."""
     queries: Tensor | None
-    of_context: Tensor
+    of_context: Tensor | None
+    """What E^C adds to the first layer of the mix; None where the context enters no links."""
     head_part: Tensor
     chosen: Tensor | None
     scale: Tensor | None
@@ -68,26 +96,24 @@ class LimePart:
         self.ranker = ranker
         self.deal = deal
         self._asking: dict[bytes, Asking] = {}
-        mix, options = ranker.context_mix, ranker.options
+        options = ranker.options
         self.heads = options.heads
         self.before = options.context == "before"
-        self.context = RequestContext(ranker.context_tower, mix.from_context, ranker.head.from_user)
+        mix = ranker.context_mix
+        readers = () if mix is None else (mix.from_context,)
+        self.context = RequestContext(ranker.context_tower, *readers, ranker.head.from_user)
         self.to_values = Projection(ranker.link_values)
         with torch.no_grad():
             self.links: Tensor = ranker.links().detach().clone()
-            self.hidden = mix.from_link(self.links)
-            self.shifted = self.links + mix.to_output.bias
-        self.from_link, self.from_link_bias = _transposed(mix.from_link)
-        self.to_output, self.to_output_bias = _transposed(mix.to_output)
+        self.mix = None if mix is None else Mix(mix, self.links)
         self.contexts_kept = max(1, ASKING_BYTES // (8 * self.links.numel()))
 
     def encode(self, inputs: UserInputs) -> UserState:
         """`LimeRanker.encode_user` of one request."""
         asking = self.asking(self.context(inputs))
-        links = personalized = self.personalize(asking, inputs)
-        if not self.before:
-            hidden = torch.addmm(self.from_link_bias + asking.of_context, links, self.from_link).relu_()
-            personalized = torch.addmm(self.to_output_bias, hidden, self.to_output).add_(links)
+        personalized = self.personalize(asking, inputs)
+        if self.mix is not None and asking.of_context is not None and not self.before:
+            personalized = self.mix.of_rows(personalized, asking.of_context)
         values = self.to_values(personalized).view(1, len(personalized), self.heads, -1)
         selection = self.ranker.selection
         if selection is not None and asking.chosen is not None and asking.scale is not None:
@@ -99,7 +125,8 @@ class LimePart:
         key = context.numpy().tobytes()
         found = self._asking.get(key)
         if found is None:
-            of_context, head_part = self.context.parts(context)
+            *of_mix, head_part = self.context.parts(context)
+            of_context = of_mix[0] if of_mix else None
             selection, chosen, scale = self.ranker.selection, None, None
             if selection is not None:
                 chosen, scale = selection(context)
@@ -119,19 +146,19 @@ class LimePart:
         personalized: Tensor = self.ranker.personalize(asking.links[None], inputs)[0]
         return personalized
 
-    def _reading(self, of_context: Tensor, chosen: Tensor | None) -> Tensor:
-        """The links [l, d] that read the history: L^C, or L itself when the context comes after."""
-        links, hidden = (self.shifted, self.hidden) if self.before else (self.links, self.hidden)
-        if chosen is not None:
-            links = links.index_select(0, chosen[0])
-            hidden = hidden.index_select(0, chosen[0]) if self.before else hidden
-        if not self.before:
-            return links
-        return torch.addmm(links, (hidden + of_context).relu_(), self.to_output)
+    def _reading(self, of_context: Tensor | None, chosen: Tensor | None) -> Tensor:
+        """The links [l, d] that read the history: L^C, or L itself unless the context comes before."""
+        if self.mix is not None and of_context is not None and self.before:
+            return self.mix.of_links(of_context, chosen)
+        return self.links if chosen is None else self.links.index_select(0, chosen[0])
 
 
 class PooledLinks(LimePart):
-    """LIME-MHA: keys and values of events come from a table, so that only the attention is left."""
+    """LIME-MHA: keys and values of events come from a table, so that only the attention is left.
+
+    Keys much wider than d are not even read: links then absorb both projections (`limerank.ops.link_pool.absorbed`),
+    and the table holds normalized rows [d].
+    """
 
     def __init__(self, ranker: LimeMHARanker, items: Features, bytes_allowed: int, deal: Deal = in_order) -> None:
         super().__init__(ranker, items, bytes_allowed, deal)
@@ -142,11 +169,20 @@ class PooledLinks(LimePart):
         self.projection = projection
         self.table = None
         if ranker.encoding is None and type(ranker) is LimeMHARanker:  # a subclass may change E
-            self.table = EventTable(ranker.item_tower, items, projection.together, bytes_allowed)
+            read = projection.norm if self.absorbs else projection.together
+            self.table = EventTable(ranker.item_tower, items, read, bytes_allowed)
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether 4 H l d is less work for an event than 2 l (a + d), a the width of its key; the ops need its norm."""
+        keys, width = self.projection.outputs
+        normed = isinstance(self.projection.norm, nn.LayerNorm)
+        return normed and self.recency is None and keys > (2 * self.heads - 1) * width
 
     def queries(self, links: Tensor) -> Tensor | None:
-        """Q_L [H, l, a]."""
-        return self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
+        """Q_L [H, l, a], or absorbed and scaled [H, l, d]."""
+        queries = self.to_queries(links).view(len(links), self.heads, -1).transpose(0, 1)
+        return absorb_keys(queries, self.projection.tensors().key_weight, self.scale) if self.absorbs else queries
 
     def personalize(self, asking: Asking, inputs: UserInputs) -> Tensor:
         """softmax(Q_L K_E^T / sqrt(d_a)) V_E, heads side by side."""
@@ -158,6 +194,11 @@ class PooledLinks(LimePart):
         vectors, slots = found
         if not len(slots):
             return torch.zeros_like(links)
+        if self.absorbs:
+            state = self._pooled_parts(LinkPool(queries), vectors, slots)
+            own = self.projection.tensors()
+            pooled = project_pooled(state.finalize(), own.value_weight, own.value_bias, len(slots))
+            return pooled.transpose(0, 1).reshape(links.shape)
         if self.recency is None and 4 * len(slots) * vectors.shape[1] > WHOLE_BYTES:
             return self._streamed(queries, vectors, slots)
         bias = None if self.recency is None else self.recency(history.times, history.offsets).T[None, :, None]
@@ -167,17 +208,22 @@ class PooledLinks(LimePart):
 
     def _streamed(self, queries: Tensor, vectors: Tensor, slots: Tensor) -> Tensor:
         """The same for a long history: parts of it are dealt, and their sums merged in order."""
-        pool = LinkPool(queries * self.scale)
-        state = merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in slots.split(PART)]))
+        state = self._pooled_parts(LinkPool(queries * self.scale), vectors, slots)
         return state.finalize().transpose(0, 1).reshape(queries.shape[1], -1)
+
+    def _pooled_parts(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
+        return merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in slots.split(PART)]))
 
     def _pooled(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
         """What links read of some events, chunk by chunk."""
-        heads, links, _ = pool.queries.shape
-        state = PoolState.empty(heads, links, self.projection.outputs[1] // heads)
+        heads, links, width = pool.queries.shape
+        state = PoolState.empty(heads, links, width if self.absorbs else self.projection.outputs[1] // heads)
         buffer = vectors.new_empty(CHUNK, vectors.shape[1])
         for part in slots.split(CHUNK):
             rows = torch.index_select(vectors, 0, part, out=buffer[: len(part)])
+            if self.absorbs:
+                pool.add_chunk(state, rows[:, None], rows[:, None], None)
+                continue
             keys, values = self._split(rows)
             pool.add_chunk(state, keys.transpose(0, 1), values.transpose(0, 1), None)
         return state

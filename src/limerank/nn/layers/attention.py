@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from limerank.errors import ArgumentError
 from limerank.ops.gathered import Gathered, attend_gathered, gathers
 from limerank.ops.link_pool import HistoryProjection
 from limerank.ops.target_attention import attend_dense
@@ -33,13 +34,18 @@ class RMSNorm(nn.RMSNorm):
 
 
 class HeadProjection(nn.Module):
-    """LayerNorm, then one linear map per output, split into heads: [..., d] to tensors [..., H, output / H]."""
+    """LayerNorm, then one linear map per output, split into heads: [..., d] to tensors [..., H, output / H].
 
-    def __init__(self, width: int, heads: int, *outputs: int) -> None:
+    Without `norm` the rows are projected as they are: only to ask what the norm does.
+    """
+
+    norm: nn.Module
+
+    def __init__(self, width: int, heads: int, *outputs: int, norm: bool = True) -> None:
         super().__init__()
         self.heads = heads
         self.outputs = outputs
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.norm = nn.LayerNorm(width, eps=EPSILON) if norm else nn.Identity()
         self.linear = nn.Linear(width, sum(outputs))
         with torch.no_grad():
             for weight in self.linear.weight.split(outputs):
@@ -52,10 +58,17 @@ class HeadProjection(nn.Module):
             self.linear.weight[: self.outputs[0]].copy_(matrix)
 
     def tensors(self) -> HistoryProjection:
-        """The parameters of a projection to keys and values, as streaming ops take them."""
+        """The parameters of a projection to keys and values, as streaming ops take them; they need its norm."""
+        norm = self.layer_norm()
         key_weight, value_weight = self.linear.weight.split(self.outputs)
         _, value_bias = self.linear.bias.split(self.outputs)
-        return HistoryProjection(self.norm.weight, self.norm.bias, EPSILON, key_weight, value_weight, value_bias)
+        return HistoryProjection(norm.weight, norm.bias, EPSILON, key_weight, value_weight, value_bias)
+
+    def layer_norm(self) -> nn.LayerNorm:
+        """The norm, for what only knows projections that have one."""
+        if not isinstance(self.norm, nn.LayerNorm):
+            raise ArgumentError("this projection has no LayerNorm, which the streaming ops and kept states need")
+        return self.norm
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
         return self.gathered(Gathered(rows))
@@ -95,14 +108,17 @@ class HeadProjection(nn.Module):
         return attend_gathered(queries, query_offsets, normal, offsets, self.linear.weight, self.linear.bias)
 
 
-def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float) -> Tensor:
+def start_aligned(queries: list[HeadProjection], keys: list[HeadProjection], sharpness: float | None) -> Tensor | None:
     """Start queries and keys from one random rotation, so that attention starts as similarity; returns the rotation.
 
     Like attends to like from the first step, and two stages in a row start as a Nystrom approximation of one stage with
     the links as landmarks. `sharpness` scales the queries: the standard deviation of the initial scores; with more
-    outputs than the width theirs is smaller. The first output of each projection is set.
+    outputs than the width theirs is smaller. The first output of each projection is set. Without a sharpness all stay
+    as they were made, Xavier, and there is no rotation.
     docs/decisions/0003-aligned-start.md has the measurements.
     """
+    if sharpness is None:
+        return None
     width, outputs = queries[0].linear.in_features, queries[0].outputs[0]
     rotation = nn.init.orthogonal_(torch.empty(outputs, width))
     for projection in queries:

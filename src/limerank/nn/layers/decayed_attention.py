@@ -27,16 +27,19 @@ class DecayedAttention(nn.Module):
 
     rates: Tensor
 
-    def __init__(self, width: int, heads: int, query_key_width: int, rates: Tensor, sharpness: float) -> None:
+    def __init__(self, width: int, heads: int, query_key_width: int, rates: Tensor, sharpness: float | None) -> None:
         super().__init__()
         self.project = HeadProjection(width, heads, query_key_width, query_key_width, width, width)
         self.norm = RMSNorm(width)
         self.to_output = nn.Linear(width, width, bias=False)
         self.register_buffer("rates", rates, persistent=False)
-        rotation = nn.init.orthogonal_(torch.empty(query_key_width, width))
-        self.project.start_from(sharpness * rotation)
-        with torch.no_grad():
-            self.project.linear.weight[query_key_width : 2 * query_key_width].copy_(rotation)
+        if sharpness is not None:
+            self._start_aligned(sharpness)
+
+    def _start_aligned(self, sharpness: float) -> None:
+        queries, keys, *_ = self.project.linear.weight.detach().split(self.project.outputs)
+        nn.init.orthogonal_(keys)
+        queries.copy_(sharpness * keys)
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         queries, keys, values, gate = self.project(rows)

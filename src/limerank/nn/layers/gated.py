@@ -56,17 +56,19 @@ class GatedLayer(nn.Module):
         self.out_norm = nn.LayerNorm(width, eps=EPSILON)
         self.output = nn.Linear(3 * width if output == "concat" else width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
-        with torch.no_grad():
-            for part in self.uvqk.weight.split(self.parts):
-                nn.init.xavier_uniform_(part)
+        # one Xavier matrix, not four: its entries are smaller, and those of HSTU's public code
+        nn.init.xavier_uniform_(self.uvqk.weight)
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
 
-    def start_aligned(self, sharpness: float, rotation: Tensor | None = None) -> None:
+    def start_aligned(self, sharpness: float | None, rotation: Tensor | None = None) -> None:
         """Start queries and keys from one rotation [query width, d], a random one unless it is given.
 
+        Gates and values stay Xavier; without a sharpness queries and keys do too.
         docs/decisions/0003-aligned-start.md
         """
+        if sharpness is None:
+            return
         with torch.no_grad():
             _, _, queries, keys = self.uvqk.weight.split(self.parts)
             if rotation is None:

@@ -3,6 +3,7 @@
     q = LN(x);  z = LN(q + MHA_causal(q, x, x));  x' = z + W_2 relu(W_1 z)
 
 As published, only the queries are normalized: keys and values are projections of x itself, and the residual carries q.
+The stack ends with a LayerNorm, as its authors' code does.
 """
 
 from __future__ import annotations
@@ -37,6 +38,19 @@ class SASRecBlock(CausalLayer):
         nn.init.zeros_(self.to_queries.bias)
         nn.init.zeros_(self.to_keys_values.bias)
 
+    def start_aligned(self, sharpness: float | None) -> None:
+        """Start queries and keys from one random rotation; None leaves both Xavier.
+
+        Keys are projections of x itself, so scores start with a deviation of `sharpness` times the size of x: of E in
+        the first block, about 1 behind it. docs/decisions/0003-aligned-start.md
+        """
+        if sharpness is None:
+            return
+        with torch.no_grad():
+            keys, _ = self.to_keys_values.weight.chunk(2)
+            nn.init.orthogonal_(keys)
+            self.to_queries.weight.copy_(sharpness * keys)
+
     def forward(self, rows: Tensor, offsets: Tensor) -> tuple[Tensor, KeysValues]:
         keys, values = self.keys_values(rows)
         normed = self.norm(rows)
@@ -56,11 +70,14 @@ class SASRecBlock(CausalLayer):
         return self._finish(normed, attended)
 
     def last(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """Only the last row of each history after this block [B, d]: one query per request; zero if it is empty."""
+        """Only the last row of each history after this block [B, d]: one query per request.
+
+        Of an empty history it means nothing.
+        """
         keys, values = self.keys_values(rows)
         normed = self.norm(last_rows(rows, offsets))
         attended = attend_dense(self._queries(normed)[:, None], keys, values, offsets)[:, 0]
-        return self._finish(normed, attended) * offsets.diff().clamp(max=1)[:, None]
+        return self._finish(normed, attended)
 
     def _queries(self, normed: Tensor) -> Tensor:
         return split_heads(self.to_queries(normed), self.heads)
@@ -73,14 +90,28 @@ class SASRecBlock(CausalLayer):
 
 
 class SASRecStack(CausalStack):
-    """Blocks one after the other; `last` reads nothing but each history's final state."""
+    """Blocks one after the other, then a LayerNorm if wanted; `last` reads only each history's final state."""
 
-    def __init__(self, width: int, heads: int, layers: int, hidden: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, layers: int, hidden: int, dropout: float = 0.0, *, final_norm: bool = False
+    ) -> None:
         super().__init__(SASRecBlock(width, heads, hidden, dropout) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width, eps=EPSILON) if final_norm else None
+
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        return self._normed(super().forward(rows, offsets))
+
+    def append(
+        self, rows: Tensor, candidate_offsets: Tensor, memory: tuple[KeysValues, ...], offsets: Tensor
+    ) -> Tensor:
+        return self._normed(super().append(rows, candidate_offsets, memory, offsets))
 
     def last(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """The last state of each history, [B, d]."""
+        """The last state of each history, [B, d]; zero if it is empty."""
         *earlier, final = (layer for layer in self.layers if isinstance(layer, SASRecBlock))
         for layer in earlier:
             rows, _ = layer(rows, offsets)
-        return final.last(rows, offsets)
+        return self._normed(final.last(rows, offsets)) * offsets.diff().clamp(max=1)[:, None]
+
+    def _normed(self, rows: Tensor) -> Tensor:
+        return rows if self.final_norm is None else self.final_norm(rows)

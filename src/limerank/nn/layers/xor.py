@@ -50,8 +50,7 @@ class XorDesign:
     @property
     def fusible(self) -> bool:
         """Whether the streaming path of `limerank.ops.xor_layer` computes this layer."""
-        plain = (self.normalizer, self.output, self.uvqk_activation, self.order) == ("length", "gated", "u", "jacobi")
-        return plain and self.query_width is None
+        return (self.normalizer, self.output, self.uvqk_activation, self.order) == ("length", "gated", "u", "jacobi")
 
 
 class XorLayer(GatedLayer):

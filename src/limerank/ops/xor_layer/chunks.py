@@ -38,9 +38,10 @@ class LinkSide:
             return cls(functional.silu(gate), queries)
         projected = functional.linear(normal, weights.uvqk_weight, weights.uvqk_bias)
         projected[:, 2 * width :].mul_(weights.scale)
-        by_head = projected.view(len(links), 4 * heads, -1).transpose(0, 1)
-        _, values, queries, keys = by_head.split(heads)
-        return cls(functional.silu(projected[:, :width]), queries, keys, values, by_head[2 * heads :])
+        values = projected[:, width : 2 * width].view(len(links), heads, -1).transpose(0, 1)
+        both = projected[:, 2 * width :].view(len(links), 2 * heads, -1).transpose(0, 1)
+        queries, keys = both.split(heads)
+        return cls(functional.silu(projected[:, :width]), queries, keys, values, both)
 
 
 class Chunks:
@@ -157,14 +158,16 @@ class ProjectedChunks(Chunks):
         """The last layer needs V and K only."""
         used = slice(None) if self.need_source else slice(self.weights.width, None)
         self.maps = [(self.weights.uvqk_weight[used].T, self.weights.uvqk_bias[used])]
-        like = self.side.queries
-        self.state = PoolState.empty(*like.shape, dtype=like.dtype, device=like.device)
+        like, width = self.side.queries, self.weights.width // self.heads
+        self.state = PoolState.empty(self.heads, self.links, width, dtype=like.dtype, device=like.device)
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
         """Attention of the chunk, head by head."""
-        width = self.weights.width
-        own = projected.unflatten(1, (-1, self.heads, width // self.heads)).permute(1, 2, 0, 3)
-        values, keys = own[-3], own[-1]
+        width, query_width = self.weights.width, self.weights.query_width
+        values, queries, keys = (
+            part.unflatten(1, (self.heads, -1)).transpose(0, 1)
+            for part in projected[:, -width - 2 * query_width :].split([width, query_width, query_width], 1)
+        )
         target = torch.bmm(keys, self.side.queries.mT)
         if self.softmax:
             add_scores(self.state, target, values)
@@ -173,7 +176,7 @@ class ProjectedChunks(Chunks):
         if self.side.keys is None:
             return None
         functional.silu(projected[:, :width], inplace=True)
-        source = torch.bmm(own[2], self.side.keys.mT)
+        source = torch.bmm(queries, self.side.keys.mT)
         return source.softmax(-1) if self.softmax else functional.silu(source, inplace=True)
 
     def pooled(self, history: int) -> Tensor:

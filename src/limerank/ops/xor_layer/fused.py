@@ -84,8 +84,7 @@ def fused_xor_layer(
     if not checked:
         _check(sources, links, weights, out)
     if absorb is None:
-        choice = absorption(links=len(links), heads=weights.heads, width=weights.width)
-        absorb = choice.pays(history=len(sources))
+        absorb = _absorbs(weights, len(links), len(sources))
     with without_autocast(sources.device):
         return _one_pass(sources, links, weights, out, absorb, deal)
 
@@ -107,11 +106,21 @@ def read_sources(
     """
     _check(sources, links, weights, out)
     if absorb is None:
-        absorb = absorption(links=len(links), heads=weights.heads, width=weights.width).pays(history=len(sources))
+        absorb = _absorbs(weights, len(links), len(sources))
     with without_autocast(sources.device):
         side = LinkSide.of(links, weights, need_source=out is not None)
         chunks = _walk(sources, side, weights, out, absorb, deal)
         return project_state(chunks.state, *weights.part("V")) if absorb else chunks.state
+
+
+def _absorbs(weights: XorLayerWeights, links: int, history: int) -> bool:
+    """What the cost formula says; of queries and keys of another width than d, what it says for all three together."""
+    choice = absorption(links=links, heads=weights.heads, width=weights.width)
+    width, query_width = weights.width, weights.query_width
+    if query_width == width:
+        return choice.pays(history=history)
+    saved = choice.plain + 4 * query_width * (width + links) - 3 * choice.absorbed
+    return saved * history > choice.once + 4 * links * width * query_width
 
 
 def _one_pass(

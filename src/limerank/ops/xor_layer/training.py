@@ -40,7 +40,8 @@ def streams(weights: XorLayerWeights, sources: Tensor, users: int) -> bool:
     watched = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
     eager = not watched and type(sources) is Tensor and not torch.is_autocast_enabled("cpu")
     fits = sources.device.type == "cpu" and sources.dtype in (torch.float32, torch.float64)
-    narrow = weights.activation == "silu" and weights.heads > 1 and weights.width // weights.heads <= WIDEST
+    usual = weights.query_width == weights.width
+    narrow = usual and weights.activation == "silu" and weights.heads > 1 and weights.width // weights.heads <= WIDEST
     return eager and fits and narrow and sources.shape[0] >= WORTHWHILE * max(1, users)
 
 

@@ -15,14 +15,14 @@ from limerank.ops.xor_attention.api import ACTIVATIONS
 
 @dataclass(frozen=True)
 class XorLayerWeights:
-    """Parameters as `torch.nn` stores them; rows of `uvqk` in the order U, V, Q, K, each d = H * a rows."""
+    """Parameters as `torch.nn` stores them; rows of `uvqk` in the order U, V, Q, K: d, d, and twice the query width."""
 
     norm_weight: Tensor
     norm_bias: Tensor
     uvqk_weight: Tensor
-    """[4 d, d]"""
+    """[2 d + 2 q, d], q = H * a the width of queries and keys, d unless somebody chose another"""
     uvqk_bias: Tensor
-    """[4 d]"""
+    """[2 d + 2 q]"""
     out_norm_weight: Tensor
     out_norm_bias: Tensor
     output_weight: Tensor
@@ -43,10 +43,16 @@ class XorLayerWeights:
         """d."""
         return len(self.norm_weight)
 
+    @property
+    def query_width(self) -> int:
+        """q, the width of queries and keys, all heads together."""
+        return len(self.uvqk_bias) // 2 - self.width
+
     def part(self, name: str) -> tuple[Tensor, Tensor]:
-        """Weight [d, d] and bias [d] of U, V, Q or K."""
-        start = "UVQK".index(name) * self.width
-        rows = slice(start, start + self.width)
+        """Weight [d, d] and bias [d] of U or V, [q, d] and [q] of Q or K."""
+        width, queries = self.width, self.query_width
+        start = {"U": 0, "V": width, "Q": 2 * width, "K": 2 * width + queries}[name]
+        rows = slice(start, start + (width if name in "UV" else queries))
         return self.uvqk_weight[rows], self.uvqk_bias[rows]
 
     @cached_property

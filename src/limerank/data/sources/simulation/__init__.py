@@ -1,0 +1,1 @@
+"""The parts of the simulated log: configuration, tables of items and users, events, the evaluation logs."""
