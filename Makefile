@@ -4,19 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-numerics docs lint format clean
+.PHONY: quickstart test test-browser results soak test-numerics docs lint format clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[report]'
+	$(PIP) -e '.[report,serve]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) -e '.[report,tune,tensorboard,triton,faiss,docs,dev]'
+	$(PIP) -e '.[report,serve,otel,tune,tensorboard,triton,faiss,browser,docs,dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.base
-	$(PIP) -e '.[report,docs]'
+	$(PIP) -e '.[report,serve,docs]'
 	@touch $@
 
 quickstart: $(VENV)/.base
@@ -24,6 +24,19 @@ quickstart: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+# rendered reports in a real browser; installs Debian's Chromium when root
+test-browser: $(VENV)/.dev
+	command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -qqy chromium)
+	$(BIN)/python -m pytest tests/browser
+
+# SOAK_MINUTES (60) and two hours more; SOAK_PARTS=kills,swaps runs some of it; writes docs/results/soak.json
+soak: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m soak.run
+
+# every file of docs/results again; RESULTS="accuracy-easy latency" makes some; hours, goes on where it was stopped
+results: $(VENV)/.dev
+	$(BIN)/python benchmarks/results.py $(RESULTS)
 
 test-numerics: $(VENV)/.dev
 	$(BIN)/python tests/numerics.py

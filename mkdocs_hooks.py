@@ -2,9 +2,11 @@
 
 Pages link as they do in the repository, so that they can be read there. The changelog and the examples are pages of the
 site too; any other file that a page links to is taken along as it is. A link to nothing is left for MkDocs to refuse.
+Where a page says `<!-- operations of NAME.json -->`, the site has the operations of that OpenAPI document.
 """
 
 import ast
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -18,6 +20,8 @@ from mkdocs.structure.pages import Page
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 SCRIPTS = "examples/*.py"
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
+LIMITS = ("minimum", "exclusiveMinimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern")
+OPERATIONS = re.compile(r"^<!-- operations of (\S+) -->$", re.MULTILINE)
 PIPE = re.compile(r"(?<=`)[^`\n]*\\\|[^`\n]*(?=`)")
 
 
@@ -38,6 +42,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Point links at the same files in the site; and GitHub escapes pipes in the code of tables, MkDocs does not."""
     docs, here = Path(config.docs_dir), posixpath.dirname(page.file.src_uri)
     folder = docs.parent if page.file.src_uri in PAGES else docs / here
+    markdown = OPERATIONS.sub(lambda found: operations(json.loads((folder / found[1]).read_text())), markdown)
 
     def in_site(link: re.Match[str]) -> str:
         target = (folder / link[0]).resolve()
@@ -59,6 +64,60 @@ def _uri(target: Path, config: MkDocsConfig, files: Files) -> str:
     if files.get_file_from_path(outside.as_posix()) is None:
         files.append(File.generated(config, outside.as_posix(), abs_src_path=str(target)))
     return outside.as_posix()
+
+
+def operations(document: dict[str, Any]) -> str:
+    """An OpenAPI document as sections: one for each operation, then one for each body."""
+    lines = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            lines += [f"### {method.upper()} {path}", "", operation["summary"], ""]
+            if operation.get("description"):
+                lines += [operation["description"], ""]
+            lines += [f"- {one['name']} ({one['in']}): {one.get('description', '')}" for one in _parameters(operation)]
+            if "requestBody" in operation:
+                lines.append(f"- body: {_content(operation['requestBody'])}")
+            for status, answer in operation["responses"].items():
+                if "$ref" not in answer:
+                    lines.append(f"- {status}: {answer['description']} {_content(answer)}".rstrip())
+            problems = [status for status, answer in operation["responses"].items() if "$ref" in answer]
+            lines += [f"- problems: {', '.join(problems)}"] if problems else []
+            lines.append("")
+    for name, schema in document["components"]["schemas"].items():
+        lines += [f"### {name}", "", schema.get("description", ""), ""]
+        if "properties" in schema:
+            required = schema.get("required", [])
+            lines += ["| field | type | default | |", "|---|---|---|---|"]
+            for field, what in schema["properties"].items():
+                default = "required" if field in required else f"`{json.dumps(what.get('default'))}`"
+                said = what.get("description", "").replace("|", "\\|").replace("\n", " ")
+                lines.append(f"| {field} | {_type(what)} | {default} | {said} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _parameters(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in operation.get("parameters", []) if "name" in one]
+
+
+def _content(said: dict[str, Any]) -> str:
+    return ", ".join(f"`{kind}` {_type(what.get('schema', {}))}" for kind, what in said.get("content", {}).items())
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A schema in a few words, with links to those that have sections."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema or "oneOf" in schema:
+        return " or ".join(dict.fromkeys(map(_type, schema.get("anyOf", schema.get("oneOf", [])))))
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    limits = [f"{name} {schema[name]}" for name in LIMITS if name in schema]
+    said = schema.get("format", schema.get("type", "anything"))
+    return f"{said} ({', '.join(limits)})" if limits else str(said)
 
 
 class Fields(Extension):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 from numerics import THREADS
+from serving import RunningService, copied, serving
 
 from limerank.api.dataset import Dataset
 from limerank.api.run import Run
@@ -87,6 +88,19 @@ def store(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def engine(store: Path) -> Engine:
     return Engine.open(store)
+
+
+@pytest.fixture(scope="session")
+def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A running service on a copy of the session's store: add events of your own users, but change no bundles."""
+    with serving(copied(store, tmp_path_factory.mktemp("served"))) as running:
+        yield running
+
+
+@pytest.fixture
+def own_store(store: Path, tmp_path: Path) -> Path:
+    """A copy of the session's store, for one test: `with serving(own_store) as running: ...`."""
+    return copied(store, tmp_path)
 
 
 @pytest.fixture

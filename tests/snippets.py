@@ -3,7 +3,8 @@
     python tests/snippets.py FOLDER PAGE...
 
 Each page has one namespace and one folder, in which its snippets run from top to bottom. Pages may rely on what
-`given` makes and on nothing else. Prints what went wrong, by page, as JSON.
+`given` makes and on nothing else; a page that asks a service at ADDRESS has one, on `stores/demo`. Prints what went
+wrong, by page, as JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import limerank as lr
 
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
+ADDRESS = "http://127.0.0.1:8080"
 SMALL = lr.SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6, seed=3)
 
 
@@ -41,6 +43,16 @@ def given(folder: Path) -> dict[str, Any]:
 def run_page(page: Path, names: dict[str, Any]) -> str:
     """What went wrong on a page, with the line; empty if nothing did."""
     text = page.read_text(encoding="utf-8")
+    if not any(ADDRESS in snippet for snippet in SNIPPET.findall(text)):
+        return run_snippets(page, text, names)
+    from serving import serving
+
+    with serving(Path("stores/demo")) as running:
+        return run_snippets(page, text.replace(ADDRESS, running.url), names)
+
+
+def run_snippets(page: Path, text: str, names: dict[str, Any]) -> str:
+    """What went wrong in the snippets of a page's text."""
     for snippet in SNIPPET.finditer(text):
         above = text[: snippet.start(1)].count("\n")
         printed = io.StringIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,20 @@ def test_what_stale_states_cost() -> None:
     for row in STATES["rows"]:
         changes = f"{row['mean_change']:.3f} | {row['largest_change']:.2f} | {row['top_kept']:.1%}"
         assert f"| {row['activation']} | {row['budget']:g} | {row['appended_fraction']:.0%} | {changes} |" in told
+
+
+@pytest.mark.parametrize("name", ["bench-serve", "soak", "soak-hour", "sizes"])
+def test_the_tables_of_the_service_are_those_of_its_results(name: str) -> None:
+    """`python benchmarks/service_tables.py` writes them."""
+    tables = runpy.run_path(str(ROOT / "benchmarks/service_tables.py"))
+    text = tables["WRITERS"][name][0].read_text()
+    assert tables["written"](text, name) == text
+    assert len(tables["section"](text, name)[2].splitlines()) > 5
+
+
+def test_the_soak_held_all_that_does_not_depend_on_the_machine() -> None:
+    found: dict[str, Any] = json.loads((ROOT / "docs/results/soak.json").read_text())
+    judged = [one for part in found["parts"] for one in part["verdicts"]]
+    assert found["held"] == all(one["reached"] or one["timed"] for one in judged)
+    assert found["held"]
+    assert any("planted leak of memory" in one["name"] for one in judged)

@@ -78,10 +78,6 @@ def test_the_readme_compares_costs_as_its_table_does() -> None:
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^(ttsn|mha|lime-mha) +([\d.]+ +){4}([\d.]+) +([\d.]+)$", text, re.MULTILINE)
     ms = {name: float(total) for name, _, _, total in rows}
-    told = re.findall(
-        r"([\d.]+) times the time of two towers, where cross-attention takes ([\d.]+) times", page("README.md")
-    )
-    assert told == [(f"{ms['lime-mha'] / ms['ttsn']:.1f}", f"{ms['mha'] / ms['ttsn']:.1f}")]
     assert f"10,000 candidates {ms['mha'] / ms['lime-mha']:.1f}x faster" in page("README.md")
 
 

@@ -14,7 +14,8 @@ SOURCE = Path(limerank.__file__).parent
 GROUND = {path.stem for path in SOURCE.glob("*.py")} - {"__main__"} | {"metrics"}
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.new_rows", "data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
-PRODUCT = {"ops", "nn", "models", "evaluation", "training", "tuning", "serve", "report", *DATA}
+SERVICE = {"wire", "client", "service"}
+PRODUCT = {"ops", "nn", "models", "evaluation", "training", "tuning", "serve", "report", *SERVICE, *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -33,6 +34,9 @@ ALLOWED = {
     "evaluation": {"models", *STORE},
     "training": {"models", "nn", "evaluation", "report", "data.describe", "data.sources", *STORE},
     "serve": {"models", "ops", *STORE},
+    "wire": set(),
+    "client": {"wire", *GROUND},
+    "service": {"wire", "serve", "models", *STORE},
     "api": {"models", "evaluation", "training", "tuning", "serve", *DATA},
     "tuning": {"models", "evaluation", "training", "report", *STORE},
     "report": GROUND,
@@ -54,7 +58,9 @@ OPTIONAL_ENGINES = {
     "valkey",
     "torchrec",
     "onnxruntime",
+    "opentelemetry",
 }
+SERVICE_ENGINES = {"fastapi", "starlette", "uvicorn", "msgspec", "prometheus_client", "httpx"}
 
 
 def room_of(module: str) -> str:
@@ -137,6 +143,9 @@ def test_optional_engines_are_imported_where_they_are_needed(path: Path) -> None
     assert not ENGINE_MODULES & names
     if f"limerank.{name_of(path)}" not in ENGINE_MODULES:
         assert not {name.split(".")[0] for name in names} & OPTIONAL_ENGINES
+    if room_of(name_of(path)) not in SERVICE:
+        assert not {name.split(".")[0] for name in names} & SERVICE_ENGINES
+        assert not {name.split(".")[1] for name in names if name.startswith("limerank.")} & SERVICE
 
 
 def test_no_executable_formats() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -28,7 +29,37 @@ PAGE = """# Here
 |---|
 
 ::: limerank.Part
+
+<!-- operations of tiny.json -->
 """
+INTERFACE = {
+    "paths": {
+        "/v1/rank": {
+            "post": {
+                "summary": "Order candidates.",
+                "parameters": [{"name": "X-Request-ID", "in": "header", "description": "Echoed."}],
+                "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}},
+                "responses": {
+                    "200": {"description": "A ranking."},
+                    "422": {"$ref": "#/components/responses/Problem422"},
+                },
+            }
+        }
+    },
+    "components": {
+        "schemas": {
+            "Body": {
+                "required": ["user_id"],
+                "properties": {
+                    "user_id": {"anyOf": [{"type": "string", "maxLength": 256}, {"type": "integer"}]},
+                    "limit": {"type": "integer", "default": 100},
+                    "missing": {"enum": ["prior", "drop"], "default": "prior"},
+                    "others": {"type": "array", "items": {"$ref": "#/components/schemas/Body"}, "default": []},
+                },
+            }
+        }
+    },
+}
 
 
 @pytest.fixture
@@ -42,6 +73,7 @@ def tiny_site(tmp_path: Path) -> Path:
     (tmp_path / "examples").mkdir()
     shutil.copy(ROOT / "mkdocs_hooks.py", tmp_path)
     (tmp_path / "docs/index.md").write_text(PAGE)
+    (tmp_path / "docs/tiny.json").write_text(json.dumps(INTERFACE))
     (tmp_path / "docs/there.md").write_text("# There\n\n## Part\n")
     (tmp_path / "examples/tiny.py").write_text("print('tiny')\n")
     (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n[back](docs/there.md)\n")
@@ -56,6 +88,13 @@ def test_the_site_follows_links_out_of_docs(tiny_site: Path) -> None:
         assert f'href="{target}"' in page
     assert "<code>a|b</code>" in page
     assert 'id="limerank.Part.TEST"' in page
+    for said in (
+        "POST /v1/rank",
+        "X-Request-ID (header): Echoed.",
+        "string (maxLength 256) or integer",
+        'href="#body"',
+    ):
+        assert said in page
     assert "tiny" in (tiny_site / "site/examples/tiny.html").read_text()
     assert 'href="there.html"' in (tiny_site / "site/CHANGELOG.html").read_text()
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=.?https?:[^>]*>", page)

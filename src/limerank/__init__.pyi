@@ -9,6 +9,8 @@ from .api.training import train_from as train_from
 from .api.tuning import Tuned as Tuned
 from .api.tuning import tune as tune
 from .api.tuning import tune_from as tune_from
+from .client import AsyncClient as AsyncClient
+from .client import Client as Client
 from .config import TrainConfig as TrainConfig
 from .data.build.append import Addition as Addition
 from .data.describe.description import Description as Description
@@ -49,6 +51,7 @@ from .serve.bundles.store import BundleStore as BundleStore
 from .serve.deadline import Deadline as Deadline
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
+from .serve.histories.past import Happened as Happened
 from .serve.overlay.items import Item as Item
 from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event

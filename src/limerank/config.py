@@ -15,11 +15,16 @@ from limerank.typed import Typed, validate
 
 RENAMED_OPTIONS = {"pool": "select_from"}
 """Options of rankers by the names they had in files of version 0.2.0 and before."""
+_LIME_BEFORE = {"link_start": "normal", "value_norm": True}
 OPTIONS_BEFORE: Mapping[str, Mapping[str, Any]] = {
     "": {"tower_shortcut": False},
-    "lime-xor": {"sharpness": 1.0},
-    "isab": {"sharpness": 1.0},
+    "lime-mha": _LIME_BEFORE,
+    "lime-xor": {"sharpness": 1.0, **_LIME_BEFORE},
+    "lime-hstu": _LIME_BEFORE,
+    "isab": {"sharpness": 1.0, **_LIME_BEFORE},
+    "pma": {"link_start": "normal"},
     "hstu": {"sharpness": None},
+    "sasrec": {"readout": "last", "final_norm": False, "sharpness": None},
 }
 """What was so, for all rankers and for single ones, before there was an option for it or its default changed. Finished
 runs and bundles name every option since then."""

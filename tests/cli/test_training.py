@@ -252,7 +252,7 @@ def test_an_interrupted_command_that_only_reads_wrote_nothing(tmp_path: Path) ->
         ("limerank.data.build.reading.Intake.read", ["append", "DATA", "--events", "e.csv"], "nothing was appended to"),
         ("limerank.study.quickstart.simulate", ["quickstart", "--out", "q"], "q holds what was finished"),
         (
-            "limerank.study.accuracy.train_all",
+            "limerank.study.trainings.train_all",
             ["study", "accuracy", "--dataset", "DATA"],
             "runs that are finished stay",
         ),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from limerank.report.bars import stacked_bars
 from limerank.report.charts import HEIGHT, WIDTH, Mark, line_chart, number_label, thinned, ticks
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
@@ -71,6 +72,13 @@ def test_ticks_are_few_and_inside(low: float, width: float, whole: bool) -> None
         assert all(tick == int(tick) for tick in found)
 
 
+def test_whole_ticks_are_round() -> None:
+    """Never every third or every seventh."""
+    assert ticks(4, 16, whole=True) == [5, 10, 15]
+    assert ticks(1, 8, whole=True) == [2, 4, 6, 8]
+    assert ticks(0, 300, whole=True) == [0, 100, 200, 300]
+
+
 def test_numbers_are_short_and_never_round_to_zero() -> None:
     assert [number_label(value) for value in (0.0, 3.0, 1234567.0, 0.00012347, 0.25)] == [
         "0",
@@ -79,3 +87,22 @@ def test_numbers_are_short_and_never_round_to_zero() -> None:
         "0.0001235",
         "0.25",
     ]
+
+
+def test_bars_are_as_long_as_their_values_and_say_them() -> None:
+    svg = stacked_bars(
+        {"few": {"user": 1.0, "score & sort": 1.0}, "many": {"user": 1.0, "score & sort": 3.0}}, unit="ms"
+    )
+    widths = [float(width) for width in re.findall(r'<rect class="line-\d" x="[\d.]+" y="\d+" width="([\d.]+)"', svg)]
+    assert widths[3] == pytest.approx(3 * widths[0], rel=0.01)
+    assert sum(widths[2:]) == pytest.approx(2 * sum(widths[:2]), rel=0.01)
+    assert "many, score &amp; sort: 3 ms" in svg
+    assert "4 ms</text>" in svg
+    assert svg.count("<li>") == 2
+    assert "no values" in stacked_bars({}, unit="ms")
+
+
+def test_more_parts_than_colors_still_differ() -> None:
+    svg = stacked_bars({"all": {str(number): 1.0 for number in range(8)}}, unit="ms")
+    assert svg.count('class="line-0" fill-opacity') == 2
+    assert svg.count('class="line-0"') == 4

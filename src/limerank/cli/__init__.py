@@ -10,19 +10,25 @@ from typer.core import TyperGroup
 
 from limerank import __version__
 from limerank.cli import (
+    ab,
     bench,
     bundle,
     catalog,
     data,
     evaluation,
+    events,
     init,
+    keys,
     links,
     models,
     prediction,
     quickstart,
     rank,
     recommend,
+    report,
+    routing,
     runs,
+    serve,
     study,
     training,
     tuning,
@@ -31,7 +37,7 @@ from limerank.cli.common import report_error
 from limerank.cli.prepare import prepare_app
 from limerank.errors import InterruptionError, LimerankError, UnavailableError, UsageError
 
-READ_ONLY = {"describe", "models", "evaluate", "runs", "rank", "recommend", "links", "bench"}
+READ_ONLY = {"describe", "models", "evaluate", "runs", "rank", "recommend", "links", "ab", "bench"}
 
 
 class Commands(TyperGroup):
@@ -84,9 +90,15 @@ evaluation.register(app)
 rank.register(app)
 recommend.register(app)
 links.register(app)
+serve.register(app)
+app.add_typer(keys.app, name="keys")
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(catalog.app, name="items")
+app.add_typer(routing.app, name="routing")
+ab.register(app)
+app.add_typer(events.app, name="events")
 app.add_typer(study.app, name="study")
+report.register(app)
 app.add_typer(bench.app, name="bench")
 
 

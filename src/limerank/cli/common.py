@@ -6,16 +6,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from limerank.errors import InterruptionError, LimerankError, UsageError
+from limerank.errors import DataError, InterruptionError, LimerankError, UsageError
 from limerank.progress import Progress
 from limerank.tables import is_number
+
+if TYPE_CHECKING:
+    import polars as pl
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
@@ -34,6 +37,7 @@ WorkersOption = Annotated[
 ]
 LEVELS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 NAMES_SHOWN = 10
+JSON_LINES = (".jsonl", ".ndjson")
 PIPE_WIDTH = 160  # what is piped is not cut to a terminal
 
 StoreArgument = Annotated[Path, typer.Argument(help="A bundle store.")]
@@ -108,6 +112,21 @@ def parse_pairs(text: str, option: str) -> dict[str, str]:
             raise UsageError(f"{option} {text}: '{part}' must look like name=value")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def read_rows(path: Path) -> pl.DataFrame:
+    """The table of --file: CSV, Parquet or JSON lines."""
+    import polars as pl
+
+    from limerank.data.sources.given import open_tables
+
+    if not path.name.lower().endswith(JSON_LINES):
+        parts, _ = open_tables([path], "--file")
+        return pl.concat(block for part in parts for block in part.batches())
+    try:
+        return pl.read_ndjson(path, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as broken:
+        raise DataError(f"--file {path}: cannot be read as JSON lines ({str(broken).splitlines()[0]})") from None
 
 
 def parse_rankers(text: str) -> list[str]:

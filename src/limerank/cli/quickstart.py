@@ -58,6 +58,7 @@ def quickstart(
     say(f"\nDone in {time.perf_counter() - started:.0f} s. The report with plots: {report}")
     say("Try next:")
     say(f"  limerank rank {out / 'store'} --user {story.user_id} --event item={story.clicked_item},clicked=1")
+    say(f"  limerank serve {out / 'store'}     the same over HTTP; README.md shows what to ask")
     say(f"  limerank bundle show {out / 'store'}")
     say("  limerank study accuracy     the same comparison, three seeds, with spread")
     say("  docs/tutorial.md            the same walk, step by step")

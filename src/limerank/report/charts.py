@@ -1,7 +1,7 @@
 """Line charts as a few lines of inline SVG: no dependency, no script, milliseconds to make; the page colors them.
 
-Lines differ by color and by dash, and points carry their values as tooltips. A chart says nothing that the table
-behind it (`Page.chart`) does not say too.
+Lines differ by color, dash and the shape of their markers, and points carry their values as tooltips. A chart says
+nothing that the table behind it (`Page.charts`) does not say too. 440 units wide: on a phone its text is still read.
 """
 
 from __future__ import annotations
@@ -9,15 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from limerank.report.legend import end_labels, legend
+from limerank.report.scales import Scale, drawable, horizontal, number_label, positive, ticks, vertical
+from limerank.report.styles import color_class, dash, marker, reference_dash
+from limerank.report.text import SIZE, fitted, inside, text_width
+
+__all__ = ["EMPTY", "HEIGHT", "WIDTH", "Mark", "Points", "line_chart", "number_label", "thinned", "ticks"]
 
 Points = Sequence[tuple[float, float]]
+Lines = dict[str, list[tuple[float, float]]]
 
-WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 26, 14, 44
-TICKS = 5
+WIDTH, HEIGHT = 440, 290
+TOP, BOTTOM, RIGHT, AXIS = 14, 44, 16, 20
 MOST_POINTS = 400
-MOST_MARKED = 40  # more points than this are a line without dots
+MOST_MARKED = 40  # of longer lines only a few points have markers
+FEW = 8
+EMPTY = '<p class="small">no values</p>'
+NO_REFERENCES: Mapping[str, Points] = MappingProxyType({})
 
 
 class Mark(NamedTuple):
@@ -28,124 +39,161 @@ class Mark(NamedTuple):
     text: str
 
 
-def line_chart(series: Mapping[str, Points], *, x: str, y: str, marks: Iterable[Mark] = ()) -> str:
-    """One line per series; points that are not finite are left out. `x` and `y` name the axes."""
-    lines = {name: thinned([p for p in points if all(map(math.isfinite, p))]) for name, points in series.items()}
-    marks = [mark for mark in marks if math.isfinite(mark.x) and math.isfinite(mark.y)]
-    everything = [point for points in lines.values() for point in points] + [(mark.x, mark.y) for mark in marks]
-    if not everything:
-        return '<p class="small">no values</p>'
-    axes = _Axes([px for px, _ in everything], [py for _, py in everything])
-    parts = [*axes.grid(), *_labels(x, y)]
+def line_chart(
+    series: Mapping[str, Points],
+    *,
+    x: str,
+    y: str,
+    marks: Iterable[Mark] = (),
+    logarithmic: bool | Literal["x", "y"] = False,
+    references: Mapping[str, Points] = NO_REFERENCES,
+) -> str:
+    """One line per series; points that are not finite are left out. `x` and `y` name the axes.
+
+    `logarithmic` makes both axes so, or one of them: values that are not positive are left out, and the chart says how
+    many.
+    `references` are thin gray dashed lines, named in the legend: floors, peaks, the paper's curve.
+    """
+    lines = {name: [p for p in points if all(map(drawable, p))] for name, points in series.items()}
+    behind = {name: [p for p in points if all(map(drawable, p))] for name, points in references.items()}
+    marks = [mark for mark in marks if drawable(mark.x) and drawable(mark.y)]
+    said = ""
+    across, up = logarithmic in (True, "x"), logarithmic in (True, "y")
+    if across or up:
+        before = _count(lines, behind, marks)
+        lines, behind = _positive(lines, across, up), _positive(behind, across, up)
+        marks = [mark for mark in marks if _stands((mark.x, mark.y), across, up)]
+        said = _left_out(before - _count(lines, behind, marks))
+    lines = {name: thinned(points) for name, points in lines.items()}
+    shown = [point for points in lines.values() for point in points] + [(mark.x, mark.y) for mark in marks]
+    if not shown:
+        return EMPTY + said
+    shown += [point for points in behind.values() for point in points]
+    axes = _Axes(shown, lines, across, up)
+    parts = [*axes.grid(), *axes.names(x, y)]
+    for number, (name, points) in enumerate(behind.items()):
+        parts.append(_reference(axes, reference_dash(number), name, points))
     for number, (name, points) in enumerate(lines.items()):
-        parts += _line(axes, f"line-{number % 6}", name, points)
-    for mark in marks:
-        parts.append(
-            f'<circle class="best" cx="{axes.across(mark.x):.1f}" cy="{axes.up(mark.y):.1f}" r="6">'
-            f"<title>{escape(mark.text)}</title></circle>"
-        )
-    title = escape(f"{y} by {x}: {', '.join(series)}")
-    body = "".join(parts)
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{body}</svg>{_legend(list(lines))}'
+        parts.append(_line(axes, number, name, points))
+    for number, (name, points) in enumerate(lines.items()):
+        parts += _markers(axes, number, name, points, alone=len(lines) == 1)
+    parts += [
+        f'<circle class="best" cx="{axes.across(mark.x):.1f}" cy="{axes.down(mark.y):.1f}" r="6">'
+        f"<title>{escape(mark.text)}</title></circle>"
+        for mark in marks
+    ]
+    parts += axes.ends
+    title = escape(f"{y} by {x}: {', '.join([*lines, *behind])}")
+    picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
+    return picture + legend(lines, behind, lines_named=bool(axes.ends)) + said
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
     """At most so many points: means of runs of neighbors."""
     size = math.ceil(len(points) / most) if points else 1
     runs = [points[first : first + size] for first in range(0, len(points), size)]
-    return [(run[-1][0], math.fsum(y for _, y in run) / len(run)) for run in runs]
-
-
-def number_label(value: float) -> str:
-    """A number for an axis or a table: short, and never 0 for what is not."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if value == int(value) and abs(value) < 1e7:
-        return f"{int(value):,}"
-    return f"{value:.4g}"
+    return [(run[-1][0], math.fsum(y / len(run) for _, y in run)) for run in runs]
 
 
 class _Axes:
-    """Where a value stands in the picture, with room around the values."""
+    """Where a value stands in the picture, with room around the values for what is written beside them."""
 
-    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        self.x_low, self.x_high = _wide(min(xs), max(xs))
-        low, high = _wide(min(ys), max(ys))
-        self.y_low, self.y_high = low - 0.05 * (high - low), high + 0.05 * (high - low)
-        self.whole = all(x == int(x) for x in xs)
+    def __init__(self, shown: Points, lines: Lines, across: bool, up: bool) -> None:
+        self.horizontal = Scale((px for px, _ in shown), logarithmic=across)
+        self.vertical = Scale((py for _, py in shown), logarithmic=up, margin=0.05)
+        self.bottom = HEIGHT - BOTTOM
+        self.rows = vertical(self.vertical, TOP, self.bottom)
+        self.left = AXIS + 10 + max(text_width(label) for _, label in self.rows)
+        self.right = float(WIDTH - RIGHT)
+        at_the_end = [(name, *points[-1]) for name, points in lines.items() if points]
+        one_end = {self.horizontal.fraction(px) for _, px, _ in at_the_end} == {1.0}
+        heights = {name: self.down(py) for name, _, py in at_the_end} if one_end and len(at_the_end) > 1 else {}
+        ends = end_labels(heights, list(lines), top=TOP, bottom=self.bottom, right=WIDTH)
+        self.right, self.ends = ends or (self.right, [])
+        self.columns = horizontal(self.horizontal, self.left, self.right, WIDTH)
 
     def across(self, x: float) -> float:
-        return LEFT + (x - self.x_low) / (self.x_high - self.x_low) * (WIDTH - LEFT - RIGHT)
+        return self.left + self.horizontal.fraction(x) * (self.right - self.left)
 
-    def up(self, y: float) -> float:
-        return HEIGHT - BOTTOM - (y - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - TOP - BOTTOM)
+    def down(self, y: float) -> float:
+        return self.bottom - self.vertical.fraction(y) * (self.bottom - TOP)
 
     def grid(self) -> list[str]:
         parts = []
-        for tick in ticks(self.y_low, self.y_high):
-            at = f"{self.up(tick):.1f}"
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
-            label = number_label(tick)
-            parts.append(f'<text x="{LEFT - 8}" y="{at}" text-anchor="end" dominant-baseline="middle">{label}</text>')
-        bottom = HEIGHT - BOTTOM
-        for tick in ticks(self.x_low, self.x_high, whole=self.whole):
-            at = f"{self.across(tick):.1f}"
-            parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{TOP}" y2="{bottom}"/>')
-            parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle">{number_label(tick)}</text>')
+        for at, label in self.rows:
+            parts.append(
+                f'<line class="grid" x1="{self.left:.1f}" x2="{self.right:.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
+                f'<text class="tick" x="{self.left - 7:.1f}" y="{at + 0.35 * SIZE:.1f}" text-anchor="end">'
+                f"{label}</text>"
+            )
+        for at, middle, label in self.columns:
+            parts.append(
+                f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{self.bottom}"/>'
+                f'<text class="tick" x="{middle:.1f}" y="{self.bottom + 17}" text-anchor="middle">{label}</text>'
+            )
         return parts
 
-
-def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Round numbers between two, about five of them."""
-    rough = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next((power * factor for factor in (1, 2, 2.5, 5) if power * factor >= rough), power * 10)
-    if whole:
-        step = max(1.0, math.ceil(step))
-    slack = 1e-8 * (high - low) / step  # bounds that rounding moved off a round number, never a step of another size
-    first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
-    return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-def _wide(low: float, high: float) -> tuple[float, float]:
-    """Bounds that are apart, also around a single value."""
-    if high - low > 1e-12 * max(abs(low), abs(high)):
-        return low, high
-    margin = abs(low) * 0.1 or 1.0
-    return low - margin, high + margin
+    def names(self, x: str, y: str) -> list[str]:
+        """What the axes are, whole in the tooltip where there is no room for all of it."""
+        below, beside = fitted(x, WIDTH - 4), fitted(y, self.bottom - 4)
+        across = inside((self.left + self.right) / 2, below, WIDTH)
+        middle = inside((TOP + self.bottom) / 2, beside, self.bottom)
+        return [
+            f'<text class="axis" x="{across:.1f}" y="{HEIGHT - 7}" text-anchor="middle">{escape(below)}'
+            f"<title>{escape(x)}</title></text>",
+            f'<text class="axis" transform="translate(14 {middle:.1f}) rotate(-90)" text-anchor="middle">'
+            f"{escape(beside)}<title>{escape(y)}</title></text>",
+        ]
 
 
-def _labels(x: str, y: str) -> list[str]:
-    middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
-    return [
-        f'<text class="axis" x="{LEFT + (WIDTH - LEFT - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">'
-        f"{escape(x)}</text>",
-        f'<text class="axis" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(y)}</text>',
-    ]
+def _positive(lines: Lines, across: bool, up: bool) -> Lines:
+    return {name: [point for point in points if _stands(point, across, up)] for name, points in lines.items()}
 
 
-def _line(axes: _Axes, style: str, name: str, points: Points) -> list[str]:
-    spots = [(axes.across(x), axes.up(y)) for x, y in points]
-    parts = []
-    if len(points) > 1:
-        joined = " ".join(f"{across:.1f},{up:.1f}" for across, up in spots)
-        parts.append(f'<polyline class="{style}" points="{joined}"><title>{escape(name)}</title></polyline>')
-    if len(points) <= MOST_MARKED:
-        for (across, up), (x, y) in zip(spots, points, strict=True):
-            said = escape(f"{name}: {number_label(y)} at {number_label(x)}")
-            parts.append(
-                f'<circle class="{style}" cx="{across:.1f}" cy="{up:.1f}" r="3"><title>{said}</title></circle>'
-            )
-    return parts
+def _stands(point: tuple[float, float], across: bool, up: bool) -> bool:
+    return (positive(point[0]) or not across) and (positive(point[1]) or not up)
 
 
-def _legend(names: Sequence[str]) -> str:
-    """Which line is which; one alone needs none."""
-    if len(names) < 2:
+def _count(lines: Lines, behind: Lines, marks: Sequence[Mark]) -> int:
+    return sum(map(len, lines.values())) + sum(map(len, behind.values())) + len(marks)
+
+
+def _left_out(count: int) -> str:
+    if not count:
         return ""
-    items = "".join(
-        f'<li><svg viewBox="0 0 28 8" aria-hidden="true"><polyline class="line-{number % 6}" points="0,4 28,4"/></svg>'
-        f"{escape(name)}</li>"
-        for number, name in enumerate(names)
-    )
-    return f'<ul class="legend">{items}</ul>'
+    what = "1 value is" if count == 1 else f"{count:,} values are"
+    return f'<p class="small">{what} zero or negative, which no logarithmic axis has.</p>'
+
+
+def _path(axes: _Axes, points: Points) -> str:
+    return " ".join(f"{axes.across(x):.1f},{axes.down(y):.1f}" for x, y in points)
+
+
+def _line(axes: _Axes, number: int, name: str, points: Points) -> str:
+    if len(points) < 2:
+        return ""
+    style = f'class="{color_class(number)}"{dash(number)}'
+    return f'<polyline {style} points="{_path(axes, points)}"><title>{escape(name)}</title></polyline>'
+
+
+def _reference(axes: _Axes, dashes: str, name: str, points: Points) -> str:
+    if not points:
+        return ""
+    if len(points) == 1:
+        at = points[0]
+        return (
+            f'<circle class="reference" cx="{axes.across(at[0]):.1f}" cy="{axes.down(at[1]):.1f}" r="4">'
+            f"<title>{escape(_said(name, *at))}</title></circle>"
+        )
+    title = f"<title>{escape(name)}</title>"
+    return f'<polyline class="reference"{dashes} points="{_path(axes, points)}">{title}</polyline>'
+
+
+def _markers(axes: _Axes, number: int, name: str, points: Points, *, alone: bool) -> list[str]:
+    if len(points) > MOST_MARKED:
+        points = [] if alone else points[:: math.ceil(len(points) / FEW)]
+    return [marker(number, axes.across(x), axes.down(y), _said(name, x, y)) for x, y in points]
+
+
+def _said(name: str, x: float, y: float) -> str:
+    return f"{name}: {number_label(y)} at {number_label(x)}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 
-from limerank.tables import html_table
+from limerank.tables import is_number
+
+SHORT = 24  # characters of a cell that stay on one line
+MOST_ROWS = 30  # longer tables scroll below their head
 
 
 class Page:
@@ -16,18 +20,37 @@ class Page:
     def __init__(self, title: str) -> None:
         self.title = title
         self.parts: list[str] = []
+        self._contents: list[tuple[str, str, list[tuple[str, str]]]] = []
+        self._contents_at = 0
+        self._anchors: set[str] = set()
+
+    def chapter(self, title: str) -> None:
+        """Start a part that could be a page of its own; headings below it are smaller, and the page has contents."""
+        anchor = self._anchor(title)
+        if not self._contents:
+            self._contents_at = len(self.parts)
+        self._contents.append((title, anchor, []))
+        self.parts.append(f'<h2 class="chapter" id="{anchor}">{escape(title)}</h2>')
 
     def heading(self, text: str) -> None:
         """Start a section."""
-        self.parts.append(f"<h2>{escape(text)}</h2>")
+        if not self._contents:
+            self.parts.append(f"<h2>{escape(text)}</h2>")
+            return
+        title, _, sections = self._contents[-1]
+        anchor = self._anchor(f"{title} {text}")
+        sections.append((text, anchor))
+        self.parts.append(f'<h3 id="{anchor}">{escape(text)}</h3>')
 
     def paragraph(self, text: str, style: str = "") -> None:
         """Add a paragraph of plain text."""
         self.parts.append(f'<p class="{escape(style)}">{escape(text)}</p>')
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, style: str = "") -> None:
-        """Add a table; `style` "words" aligns its cells as text."""
-        self.parts.append(f'<div class="wide {escape(style)}">{html_table(columns, rows)}</div>')
+        """Add a table that scrolls in its box when it is wide; `style` "words" aligns its cells as text."""
+        table = page_table(columns, rows, words=style == "words")
+        tall = " tall" * (len(rows) > MOST_ROWS)
+        self.parts.append(f'<div class="wide {escape(style)}{tall}" tabindex="0">{table}</div>')
 
     def plots(self, pictures: Sequence[tuple[str, str]]) -> None:
         """Add plots side by side, each an SVG and a caption."""
@@ -41,7 +64,28 @@ class Page:
     def html(self) -> str:
         """The whole page."""
         template = Template((files("limerank.report") / "page.html").read_text(encoding="utf-8"))
-        return template.substitute(title=escape(self.title), body="\n".join(self.parts))
+        parts = list(self.parts)
+        if self._contents:
+            parts.insert(self._contents_at, self._table_of_contents())
+        return template.substitute(title=escape(self.title), body="\n".join(parts))
+
+    def _table_of_contents(self) -> str:
+        items = []
+        for title, anchor, sections in self._contents:
+            below = "".join(f'<li><a href="#{name}">{escape(text)}</a></li>' for text, name in sections)
+            nested = f"<ul>{below}</ul>" if below else ""
+            items.append(f'<li><a href="#{anchor}">{escape(title)}</a>{nested}</li>')
+        return f'<nav class="contents" aria-label="Contents"><p>Contents</p><ol>{"".join(items)}</ol></nav>'
+
+    def _anchor(self, text: str) -> str:
+        """A name for links inside the page, once only."""
+        plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
+        anchor, number = plain, 1
+        while anchor in self._anchors:
+            number += 1
+            anchor = f"{plain}-{number}"
+        self._anchors.add(anchor)
+        return anchor
 
 
 class Chart:
@@ -51,6 +95,34 @@ class Chart:
         self.svg, self.caption, self.columns, self.rows = svg, caption, columns, rows
 
     def html(self) -> str:
-        """The figure."""
-        table = f"<details><summary>as a table</summary>{html_table(self.columns, self.rows)}</details>"
+        """The figure; without a picture the table alone, folded behind the caption."""
+        table = page_table(self.columns, self.rows)
+        if not self.svg:
+            return f"<details><summary>{escape(self.caption)}</summary>{table}</details>"
+        table = f"<details><summary>as a table</summary>{table}</details>"
         return f"<figure>{self.svg}<figcaption>{escape(self.caption)}{table}</figcaption></figure>"
+
+
+def page_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> str:
+    """A table whose columns of numbers are right-aligned and whose short cells stay on one line, unless it is words."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    left = [number > 0 and not words and not _numeric(cells, number) for number in range(len(columns))]
+    head = "".join(_cell("th", name, ["text"] * aside) for name, aside in zip(columns, left, strict=True))
+    lines = (
+        "".join(
+            _cell("td", text, ["text"] * aside + ["long"] * (len(text) > SHORT and not words))
+            for text, aside in zip(row, left, strict=True)
+        )
+        for row in cells
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _numeric(cells: Sequence[Sequence[str]], number: int) -> bool:
+    return all(is_number(row[number]) for row in cells)
+
+
+def _cell(tag: str, text: str, classes: Sequence[str]) -> str:
+    style = f' class="{" ".join(classes)}"' if classes else ""
+    return f"<{tag}{style}>{escape(text)}</{tag}>"

@@ -12,16 +12,17 @@ import numpy as np
 from limerank import files
 from limerank.api.dataset import Dataset
 from limerank.api.run import Run
-from limerank.config import TrainConfig
+from limerank.config import RunConfig, TrainConfig
 from limerank.data.sources.simulated import SimulatedConfig, simulate
 from limerank.errors import ConflictError, require_extra
 from limerank.progress import Progress
 from limerank.serve.engine import Engine
 from limerank.serve.ranking import Ranking
 from limerank.serve.requests import Event
-from limerank.study.accuracy import BASELINE, SKYLINE, gap_closed, training_job
-from limerank.study.latency import Latency, Peaks, compare, contestants, measure_peaks, sweep
-from limerank.training.parallel import train_all
+from limerank.study.accuracy.gaps import BASELINE, SKYLINE, gap_closed
+from limerank.study.latency.direct import Latency, Peaks, compare, contestants, measure_peaks, sweep
+from limerank.study.trainings import run_folder
+from limerank.training.parallel import Job, train_all
 from limerank.training.run import FinishedRun
 
 LIME = "lime-mha"
@@ -142,7 +143,11 @@ def run_quickstart(folder: Path, progress: Progress, seed: int = 1, workers: int
     progress.say(f"     {counts['events']:,} events of {counts['users']:,} users on {counts['items']:,} items")
     progress.say("2/5  training three rankers on the same data, sizes and seed")
     jobs = [
-        training_job(dataset.path, {"name": name}, seed, training, folder / "runs", overwrite=True)
+        Job(
+            RunConfig(dataset=dataset.path, model={"name": name}, train=training, seed=seed),
+            run_folder(folder / "runs", name, seed),
+            overwrite=True,
+        )
         for name in (LIME, SKYLINE, BASELINE)  # the longest first
     ]
 

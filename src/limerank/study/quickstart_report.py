@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from limerank import files
 from limerank.api.run import Run
-from limerank.report.page import Page
-from limerank.report.plots import bar_plot, line_plot
-from limerank.study.accuracy import SKYLINE
-from limerank.study.latency import Latency
+from limerank.report.charts import Points, line_chart
+from limerank.report.intervals import interval_chart
+from limerank.report.page import Chart, Page
+from limerank.study.accuracy.gaps import SKYLINE
+from limerank.study.latency.direct import Latency
 from limerank.study.quickstart import LIME, SPEED_CANDIDATES, TASK, QuickstartResult
 from limerank.training.records.curves import read_curves
 from limerank.training.run import EPOCHS
@@ -66,33 +68,35 @@ def write_report(result: QuickstartResult) -> Path:
     page.paragraph(
         f"Times for {SPEED_CANDIDATES:,} candidates and {result.at_size[LIME].history} events of history.", "small"
     )
+    oracle = result.runs[LIME].record.oracle[TASK].auc
     aucs = {name: run.record.test[TASK].auc or 0.0 for name, run in result.runs.items()}
-    page.plots(
+    page.charts(
         [
-            (
-                bar_plot(aucs, y="test AUC", line=result.runs[LIME].record.oracle[TASK].auc, line_name="oracle"),
-                "AUC on the last part of the log (zoomed axis). The oracle knows the true click probabilities.",
+            Chart(
+                interval_chart({name: (auc,) * 3 for name, auc in aucs.items()}, x="test AUC", reference=oracle),
+                "AUC on the last part of the log. Dashed: the oracle, which knows the true click probabilities.",
+                ["model", "test AUC"],
+                [[name, _number(auc)] for name, auc in [*aucs.items(), ("oracle", oracle)]],
             ),
-            (
-                line_plot({n: _curve(run) for n, run in result.runs.items()}, x="epoch", y="validation NE"),
-                "Validation NE while training.",
-            ),
+            _chart({n: _curve(run) for n, run in result.runs.items()}, "epoch", "validation NE", "NE while training."),
         ]
     )
     page.heading("Latency")
-    page.plots(
+    page.charts(
         [
-            (
-                line_plot(
-                    _against(result.by_candidates, "candidates"), x="candidates", y="milliseconds", logarithmic=True
-                ),
+            _chart(
+                _against(result.by_candidates, "candidates"),
+                "candidates",
+                "milliseconds",
                 f"User stage and candidate stage together, history of {result.by_candidates[0].history} events.",
+                logarithmic=True,
             ),
-            (
-                line_plot(
-                    _against(result.by_history, "history"), x="history length", y="milliseconds", logarithmic=True
-                ),
+            _chart(
+                _against(result.by_history, "history"),
+                "history length",
+                "milliseconds",
                 f"The same against history, {result.by_history[0].candidates:,} candidates.",
+                logarithmic=True,
             ),
         ]
     )
@@ -114,6 +118,11 @@ def write_report(result: QuickstartResult) -> Path:
     path = result.folder / "report.html"
     files.write_text(path, page.html())
     return path
+
+
+def _chart(series: Mapping[str, Points], x: str, y: str, caption: str, *, logarithmic: bool = False) -> Chart:
+    rows = [[name, f"{at:,}", f"{value:.4g}"] for name, points in series.items() for at, value in points]
+    return Chart(line_chart(series, x=x, y=y, logarithmic=logarithmic), caption, ["model", x, y], rows)
 
 
 def _against(latencies: list[Latency], axis: str) -> dict[str, list[tuple[float, float]]]:

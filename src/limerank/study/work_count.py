@@ -101,6 +101,10 @@ class Polynomial:
         """Its value."""
         return sum(coefficient * self._power(sizes, e) for e, coefficient in self.coefficients.items())
 
+    def term(self, exponents: tuple[int, ...], sizes: Mapping[str, int]) -> float:
+        """The value of one term."""
+        return self.coefficients[exponents] * self._power(sizes, exponents)
+
     def leading(self, smaller: str, larger: str, *where: Mapping[str, int], least_fraction: float = 5e-3) -> str:
         """The terms that no other bounds, without their coefficients, such as `N·d² + N·l·d`.
 

@@ -198,11 +198,16 @@ def _user(name: str, links: int, width: int, history: int) -> UserState:
         return _ranker(name, links, width).encode_user(random_request(BUILT_IN, history))
 
 
+def leading_terms(polynomial: Polynomial) -> str:
+    """The terms that no other bounds, where sizes are large and where they were counted."""
+    largest = {letter: max(sizes) for letter, sizes in (CANDIDATE_GRID | USER_GRID).items()}
+    return polynomial.leading("l", "N", LARGE, largest)
+
+
 def _stage(polynomial: Polynomial, counted: Callable[[Mapping[str, int]], int], work: int) -> Stage:
     held_out = counted(HELD_OUT)
-    largest = {letter: max(sizes) for letter, sizes in (CANDIDATE_GRID | USER_GRID).items()}
     return Stage(
-        complexity=polynomial.leading("l", "N", LARGE, largest),
+        complexity=leading_terms(polynomial),
         work=work,
         fit_error=abs(polynomial(HELD_OUT) - held_out) / max(held_out, 1),
     )

@@ -1,0 +1,189 @@
+"""Every file of docs/results again, each by the one command that made it: `make results`, hours, resumable.
+
+    python benchmarks/results.py                          # all of them; what is finished is kept
+    python benchmarks/results.py accuracy-easy latency    # some
+    python benchmarks/results.py --list                   # what there is, and how it is made
+
+Datasets are prepared in datasets/, studies work in studies/ and go on where they were stopped; their JSON is copied to
+docs/results when they end. Benchmarks want a quiet machine and are measured anew each time. The two real logs are read
+from $DATA (a folder with ml-100k and kuairand_27k_likehate); they cannot be part of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+DATA = "DATA"
+DATASETS: Mapping[str, str] = {
+    "easy": "prepare evaluation easy",
+    "medium": "prepare evaluation medium",
+    "hard": "prepare evaluation hard",
+    "ml-100k": "prepare movielens --raw $DATA/ml-100k",
+    "kuairand-likehate": "prepare table --raw $DATA/kuairand_27k_likehate "
+    "--schema examples/datasets/kuairand-likehate.yaml",
+}
+SIMULATED = "--models all --config benchmarks/studies/accuracy-simulated.yaml --seeds 3"
+REAL = "--models all --config benchmarks/studies/accuracy-real.yaml --seeds 3"
+
+EARLIER = (
+    "simulated",
+    "simulated-24-topics",
+    "simulated-48-topics",
+    "ml-100k-no-shortcut",
+    "kuairand-likehate-no-shortcut",
+)
+"""Of decision 14: trained before all rankers had one start, so this version cannot make them again."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study whose folder is studies/NAME, and what it reads: prepared logs, and results of others."""
+
+    command: str
+    logs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def arguments(self, name: str) -> list[str]:
+        """What follows `limerank`."""
+        return [*self.command.split(), "--out", f"studies/{name}"]
+
+    def written(self, name: str) -> Path:
+        """What the study leaves in its folder."""
+        return ROOT / "studies" / name / f"{self.command.split()[1]}.json"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A command that writes to --out, or prints one JSON object."""
+
+    command: str
+    prints: bool = False
+
+    def arguments(self, name: str) -> list[str]:
+        """What follows `limerank`."""
+        return [*self.command.split(), *(["--json"] if self.prints else ["--out", f"docs/results/{name}.json"])]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What other commands of the repository make."""
+
+    command: str
+
+
+def accuracy(log: str, how: str, *, found: str | None = None) -> Study:
+    """The table of all rankers on one log; `found` names the log whose search is used."""
+    search = f"--found docs/results/accuracy-{found}.json" if found else "--search 4"
+    after = (f"accuracy-{found}",) if found else ()
+    return Study(f"study accuracy --dataset datasets/{log} {how} {search}", (log,), after)
+
+
+MADE: Mapping[str, Study | Bench | Elsewhere] = {
+    "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
+    "accuracy-medium": accuracy("medium", SIMULATED),
+    "accuracy-easy": accuracy("easy", SIMULATED, found="medium"),
+    "accuracy-hard": accuracy("hard", SIMULATED, found="medium"),
+    "accuracy-ml-100k": accuracy("ml-100k", REAL),
+    "accuracy-kuairand-likehate": accuracy("kuairand-likehate", REAL, found="ml-100k"),
+    **dict.fromkeys(
+        (f"accuracy-{log}" for log in EARLIER),
+        Elsewhere("git checkout 4010e7a; limerank study accuracy --config docs/results/accuracy-config.yaml"),
+    ),
+    "spectrum": Study("study spectrum"),
+    "scaling": Study("study scaling"),
+    "ablation": Study("study ablation --dataset datasets/medium", ("medium",)),
+    "latency": Study("study latency"),
+    "complexity": Study("study complexity"),
+    "bench-ops": Bench("bench ops", prints=True),
+    "bench-data": Bench("bench data", prints=True),
+    "bench-models": Bench("bench models --repeats 7", prints=True),
+    "bench-threads": Bench("bench threads", prints=True),
+    "bench-train": Bench("bench train --cpu --repeats 3"),
+    "bench-engine": Bench("bench engine"),
+    "bench-states": Bench("bench states"),
+    "bench-serve": Bench("bench serve --seconds 4 --searches 3 --models lime-mha,lime-xor"),
+    "bench-fuxictr": Elsewhere("make -C benchmarks/fuxictr"),
+    "soak": Elsewhere("make soak"),
+    "soak-hour": Elsewhere("SOAK_MINUTES=60 SOAK_PARTS=memory SOAK_OUT=docs/results/soak-hour.json make soak"),
+}
+
+
+def command_of(name: str) -> str:
+    """How a file of docs/results is made."""
+    made = MADE[name]
+    return made.command if isinstance(made, Elsewhere) else " ".join(["limerank", *made.arguments(name)])
+
+
+def say(line: str) -> None:
+    """Tell what is going on."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def limerank(arguments: Sequence[str], into: Path | None = None) -> None:
+    """Run a command of this checkout; what it prints goes to a file once it has ended well."""
+    say(f"limerank {' '.join(arguments)}")
+    command = [sys.executable, "-m", "limerank", *(os.path.expandvars(one) for one in arguments)]
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(  # noqa: S603 (commands of the table above)
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE if into else None
+    )
+    if done.returncode:
+        sys.exit(f"ended with {done.returncode}; what is finished is kept, the same command goes on")
+    if into is not None:
+        aside = into.with_suffix(".aside")
+        aside.write_bytes(done.stdout)
+        aside.replace(into)
+
+
+def prepare(log: str) -> None:
+    """Make a dataset unless it is there."""
+    if not (ROOT / "datasets" / log).is_dir():
+        if DATA in DATASETS[log] and not os.environ.get(DATA):
+            sys.exit(f"{log} is read from $DATA; set it to the folder that has ml-100k and kuairand_27k_likehate")
+        limerank([*DATASETS[log].split(), "--out", f"datasets/{log}"])
+
+
+def make(name: str) -> None:
+    """Make one file of docs/results."""
+    made = MADE[name]
+    if isinstance(made, Elsewhere):
+        say(f"{name}: not made here; {made.command}")
+    elif isinstance(made, Bench):
+        limerank(made.arguments(name), RESULTS / f"{name}.json" if made.prints else None)
+    else:
+        for other in made.after:
+            if not (RESULTS / f"{other}.json").is_file():
+                make(other)
+        for log in made.logs:
+            prepare(log)
+        limerank(made.arguments(name))
+        shutil.copyfile(made.written(name), RESULTS / f"{name}.json")
+
+
+def main() -> None:
+    """Make what was named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="files of docs/results without their ending")
+    parser.add_argument("--list", action="store_true", help="print what there is, and end")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.names if name not in MADE]:
+        sys.exit(f"no result '{unknown[0]}'; there are {', '.join(MADE)}")
+    for name in asked.names or MADE:
+        if asked.list:
+            say(f"{name}: {command_of(name)}")
+        else:
+            make(name)
+
+
+if __name__ == "__main__":
+    main()

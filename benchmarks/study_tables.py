@@ -1,0 +1,190 @@
+"""Writes the tables of README.md and docs/explanation/evidence.md from the studies in docs/results.
+
+    python benchmarks/study_tables.py
+
+`tests/test_docs_evidence.py` compares them: after a new run, run this. Studies that were not made yet have no table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from service_tables import section
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs/results"
+README, EVIDENCE = ROOT / "README.md", ROOT / "docs/explanation/evidence.md"
+LOGS = {
+    "easy": "easy",
+    "medium": "medium",
+    "hard": "hard",
+    "ml-100k": "ml-100k",
+    "kuairand-likehate": "KuaiRand subset",
+}
+"""The studies of accuracy, and what their columns are called."""
+TABLE_B = {
+    "ttsn": "TTSN",
+    "din": "DIN",
+    "sasrec": "SASRec",
+    "truncated-mha": "truncated MHA",
+    "lrea": "LREA",
+    "lime-mha": "LIME-MHA",
+    "mha": "MHA skyline",
+    "lime-xor": "LIME-XOR",
+    "hstu": "HSTU skyline",
+}
+GAPS = {"lime-mha": "MHA", "lime-xor": "HSTU"}
+
+
+def result(name: str) -> dict[str, Any] | None:
+    """A study, if it was made."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def accuracy() -> dict[str, dict[str, Any]]:
+    """The studies of accuracy by log."""
+    found = {log: result(f"accuracy-{log}") for log in LOGS}
+    return {log: study for log, study in found.items() if study is not None}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def paper_rows() -> str:
+    """The rows of the paper's table (b) on every log: test NE, and how much of the gap LIME closes."""
+    studies = accuracy()
+    rows = [
+        [shown, *(spread(row_of(study, name)["metrics"].get("ne")) for study in studies.values())]
+        for name, shown in TABLE_B.items()
+    ]
+    for lime, skyline in GAPS.items():
+        closed = [gap(row_of(study, lime)) for study in studies.values()]
+        rows.append([f"{TABLE_B[lime]} closes, of TTSN to {skyline}", *closed])
+    columns = [f"[{LOGS[log]}]({link(log)})" for log in studies]
+    return table(["test NE, lower is better", *columns], rows)
+
+
+def link(log: str) -> str:
+    """A link to the file, from the README."""
+    return f"docs/results/accuracy-{log}.json"
+
+
+def all_rows(log: str) -> Callable[[], str]:
+    """Every ranker on one log."""
+
+    def written() -> str:
+        study = accuracy()[log]
+        rows = [["counting", *(number(study["floor"][one]) for one in METRICS), "-", "-"]]
+        for row in study["rows"]:
+            values = [spread(row["metrics"].get(one)) for one in METRICS]
+            rows.append([f"`{row['name']}`", *values, change(row), gap(row)])
+        if study["oracle"] is not None:
+            rows.append(["oracle", *(number(study["oracle"][one]) for one in METRICS), "-", "-"])
+        return table(["", *METRICS.values(), "AUC against TTSN", "gap closed"], rows)
+
+    return written
+
+
+METRICS = {"auc": "AUC", "ne": "NE", "gauc": "gAUC", "session_auc": "session AUC"}
+
+
+def row_of(study: dict[str, Any], name: str) -> dict[str, Any]:
+    """One row of a study of accuracy."""
+    return next(row for row in study["rows"] if row["name"] == name)
+
+
+def spread(found: dict[str, float] | None) -> str:
+    """Mean and standard deviation over seeds."""
+    return "-" if found is None else f"{found['mean']:.4f}±{found['deviation']:.4f}"
+
+
+def number(value: float | None) -> str:
+    """Of one that has no spread."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def change(row: dict[str, Any]) -> str:
+    """As the paper prints it."""
+    value = row["auc_change_percent"]
+    return "-" if value is None else f"{value:+.2f} %"
+
+
+def gap(row: dict[str, Any]) -> str:
+    """With its interval, where every resample has a gap."""
+    found = row["gap"]
+    if found is None:
+        return "-"
+    if found["of_means"] is None:
+        return "no gap"
+    between = "" if found["low"] is None else f" ({found['low']:.0%} to {found['high']:.0%})"
+    return f"{found['of_means']:.0%}{between}".replace("%", " %")
+
+
+def ratios() -> str:
+    """How many times longer the skylines take, beside the paper."""
+    study = known("latency")
+    threads = max(row["threads"] for row in study["ratios"])
+    rows = [
+        [
+            f"{one['candidates']:,}",
+            f"{one['history']:,}",
+            f"{one['qk']:,}",
+            f"`{one['lime']}`{', cached' * (one['lime_state'] == 'cached')}",
+            f"`{one['skyline']}`",
+            f"{one['lime_ms']:.3g}",
+            f"{one['skyline_ms']:,.3g}" if one["skyline_ms"] < 1000 else f"{one['skyline_ms']:,.0f}",
+            f"{one['ratio']:.3g}x",
+            "-" if one["paper"] is None else f"{one['paper']:.1f}x",
+        ]
+        for one in study["ratios"]
+        if one["head"] and one["threads"] == threads and one["skyline_state"] == "computed"
+    ]
+    return table(["candidates", "history", "QK", "LIME", "skyline", "ms", "skyline ms", "ratio", "paper's"], rows)
+
+
+def goals() -> str:
+    """What was wanted of latency, and what came of it."""
+    rows = [
+        [f"{one['name']}: {one['goal']}", one["measured"], "reached" if one["reached"] else "**not reached**"]
+        for one in known("latency")["goals"]
+    ]
+    return table(["goal", "measured", ""], rows)
+
+
+def known(name: str) -> dict[str, Any]:
+    """A study that was made."""
+    found = result(name)
+    if found is None:
+        raise SystemExit(f"docs/results/{name}.json is not there; python benchmarks/results.py {name}")
+    return found
+
+
+WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
+    "accuracy of the paper's rankers": (README, paper_rows),
+    **{f"accuracy-{log}": (EVIDENCE, all_rows(log)) for log in LOGS},
+    "latency ratios": (EVIDENCE, ratios),
+    "latency goals": (EVIDENCE, goals),
+}
+
+
+def wanted() -> dict[str, tuple[Path, Callable[[], str]]]:
+    """The tables that a page has marks for."""
+    return {name: (page, write) for name, (page, write) in WRITERS.items() if f"<!-- {name} -->" in page.read_text()}
+
+
+def written(page: str, name: str) -> str:
+    """The page with one table as the results have it."""
+    old = section(page, name)
+    return page[: old.start(2)] + WRITERS[name][1]() + page[old.end(2) :]
+
+
+if __name__ == "__main__":
+    for name, (page, _) in wanted().items():
+        page.write_text(written(page.read_text(), name))

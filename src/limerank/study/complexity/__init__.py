@@ -1,0 +1,1 @@
+"""`limerank study complexity`: the paper's architecture table, its exponents beside counted and measured ones."""

@@ -1,0 +1,147 @@
+"""Many trainings on one dataset, for any study: named variants by seeds; what is finished is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from limerank.config import RunConfig, TrainConfig
+from limerank.data.store.dataset import StoredDataset
+from limerank.errors import DataError, UsageError, if_interrupted
+from limerank.models import complete_model
+from limerank.progress import Progress
+from limerank.tables import number_text
+from limerank.training.news import duration, selection_value
+from limerank.training.parallel import Job, train_all
+from limerank.training.run import RECORD, FinishedRun
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing that is trained from every seed: a ranker with its options, and how it is trained."""
+
+    name: str
+    """Names its folders, so it is unique within a study and fit for a file name."""
+    model: Mapping[str, Any]
+    """The model section: `name` and options."""
+    train: TrainConfig
+
+    def run(self, dataset: Path, seed: int) -> RunConfig:
+        """Its training from one seed."""
+        return RunConfig(dataset=dataset, model=dict(self.model), train=self.train, seed=seed)
+
+
+def train_variants(
+    dataset: Path,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    out: Path,
+    progress: Progress,
+    *,
+    overwrite: bool = False,
+    workers: int | None = None,
+    test: bool = True,
+    news: Callable[[FinishedRun], str] | None = None,
+    failed: Callable[[str, int, DataError], None] | None = None,
+) -> dict[tuple[str, int], FinishedRun]:
+    """Train every variant from every seed on the same data, by (name, seed); finished runs of the same are kept.
+
+    Without `test` no training looks at the test part. `news` is what is said of a run that has just been finished. A
+    training that cannot be finished ends the others, unless `failed` takes it; it is then missing from what comes back.
+    """
+    opened = StoredDataset.open(dataset)
+    jobs = {
+        (variant.name, seed): Job(variant.run(dataset, seed), run_folder(out, variant.name, seed), overwrite, test)
+        for seed in seeds
+        for variant in variants
+    }
+    kept = (
+        {} if overwrite else {key: run for key, job in jobs.items() if (run := finished_run(job, opened.fingerprint))}
+    )
+    if kept:
+        progress.say(f"{len(kept)} of {len(jobs)} runs are finished and kept")
+
+    missing = {key: job for key, job in jobs.items() if key not in kept}
+    key_of = {job.out: key for key, job in missing.items()}
+
+    def finished(run: FinishedRun) -> None:
+        progress.say(f"  {(news or _news)(run)}")
+
+    def unfinished(job: Job, problem: DataError) -> None:
+        if failed is None:
+            raise problem
+        failed(*key_of[job.out], problem)
+
+    with if_interrupted(f"interrupted; runs that are finished stay in {out}, and the same command goes on from them"):
+        trained = train_all(list(missing.values()), progress, finished, workers, unfinished) if missing else []
+    runs = kept | {key_of[run.path]: run for run in trained}
+    return {key: runs[key] for key in jobs if key in runs}
+
+
+def _news(run: FinishedRun) -> str:
+    measured = run.record.test or run.record.validation
+    ne = next(iter(measured.values())).ne
+    return f"{run.path.name}: {'' if run.record.test else 'validation '}NE {'-' if ne is None else f'{ne:.4f}'}"
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    """Where a study keeps the run of one variant from one seed."""
+    return out / f"{name}-seed{seed}"
+
+
+def finished_run(job: Job, data_fingerprint: str) -> FinishedRun | None:
+    """The finished run of a job, if it is there; one that was configured otherwise is refused."""
+    if not (job.out / RECORD).is_file():
+        return None
+    run = FinishedRun.open(job.out)
+    asked = (
+        complete_model(job.config.model, "study"),
+        job.config.train,
+        job.config.seed,
+        data_fingerprint,
+    )
+    was = complete_model(run.config.model, str(run.path))  # options that came since have the values that were so then
+    if (was, run.config.train, run.config.seed, run.record.data_fingerprint) != asked:
+        raise UsageError(f"{job.out}: was trained otherwise or on other data; pass another --out, or --overwrite")
+    return run
+
+
+class Pace:
+    """Counts runs of rows; a row's next run takes as long as its last ones, of a new row as the mean of others."""
+
+    def __init__(self, planned: Counter[str], workers: int) -> None:
+        self.planned, self.workers = planned, workers
+        self.seconds: dict[str, list[float]] = {}
+
+    def finished(self, row: str, seconds: float) -> None:
+        """One run of a row is done, just now or earlier."""
+        self.seconds.setdefault(row, []).append(seconds)
+
+    def failed(self, row: str) -> None:
+        """One run of a row will not be."""
+        self.planned[row] -= 1
+
+    def left(self) -> float:
+        """Seconds until all are done."""
+        known = {row: mean(seconds) for row, seconds in self.seconds.items()}
+        usual = mean(known.values()) if known else 0.0
+        return sum(
+            max(0, count - len(self.seconds.get(row, ()))) * known.get(row, usual)
+            for row, count in self.planned.items()
+        ) / max(1, self.workers)
+
+    def news(self, row: str, run: FinishedRun) -> str:
+        """`7 of 24 runs: lime-xor-seed1, validation NE 0.8123; 31 s, about 9 min left in all`."""
+        self.finished(row, run.record.train_seconds)
+        done = sum(map(len, self.seconds.values()))
+        left = self.left()
+        still = f", about {duration(left)} left in all" if left else ""
+        value = number_text(selection_value(run.record.validation))
+        return (
+            f"{done} of {self.planned.total()} runs: {run.path.name}, {run.record.selected_on} NE {value}; "
+            f"{duration(run.record.train_seconds)}{still}"
+        )

@@ -1,0 +1,99 @@
+"""Where studies work: quick modes apart, one process at a time, and told before any work if nothing can be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from calling import limerank
+
+from limerank.cli.study.common import dataset_for, studying
+from limerank.data.sources.simulated import SimulatedConfig
+from limerank.errors import ConflictError, UnavailableError, UsageError
+from limerank.report.page import Page
+from limerank.study.ablation.variants import check_bases
+from limerank.study.accuracy.search import found_in
+from limerank.study.logs.results import LogsStudy
+from limerank.study.results import QUICK, StudyResult, fill_whole, making
+
+
+def test_a_quick_study_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """So it never replaces a result, and its small log is never in the way of the real one."""
+    with studying("scaling", tmp_path, quick=True) as folder:
+        assert folder == tmp_path / "quick"
+    with studying("scaling", tmp_path, quick=False) as folder:
+        assert folder == tmp_path
+
+
+def test_two_studies_in_one_folder_are_refused(tmp_path: Path) -> None:
+    """Another study may work there, and a quick one beside a real one."""
+    with studying("latency", tmp_path, quick=False):
+        with (
+            pytest.raises(ConflictError, match="another process is studying there"),
+            studying("latency", tmp_path, quick=False),
+        ):
+            pass
+        with studying("logs", tmp_path, quick=False), studying("latency", tmp_path, quick=True):
+            pass
+    with studying("latency", tmp_path, quick=False):
+        pass
+
+
+def test_an_out_that_is_a_file_is_told_before_any_work(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    with (
+        pytest.raises(UnavailableError, match=r"--out .*taken is a file, not a folder"),
+        studying("latency", taken, quick=False),
+    ):
+        pass
+    said = limerank("study", "latency", "--quick", "--out", taken)
+    assert said.returncode == 6
+    assert "bundles" not in said.stderr, "nothing was begun"
+
+
+def test_ctrl_c_between_the_steps_says_what_stays(tmp_path: Path) -> None:
+    """Words that were said nearer to the work win."""
+    with (
+        pytest.raises(KeyboardInterrupt, match="the same command goes on"),
+        studying("spectrum", tmp_path, quick=False),
+    ):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt, match="^nearer$"), studying("spectrum", tmp_path, quick=False):
+        raise KeyboardInterrupt("nearer")
+
+
+def test_a_folder_with_another_log_is_refused(tmp_path: Path) -> None:
+    """A study that silently took it would be of a log that nobody asked for."""
+    tiny = SimulatedConfig(users=12, items=30, topics=3, sessions=6, slots=4)
+    made = dataset_for(None, tmp_path, log=tiny)
+    assert dataset_for(None, tmp_path, log=tiny) == made
+    assert dataset_for(Path("named"), tmp_path) == Path("named")
+    with pytest.raises(UsageError, match="holds another log"):
+        dataset_for(None, tmp_path)
+
+
+def test_a_quick_page_says_so_before_its_figures() -> None:
+    with making([1], quick=True) as made:
+        result = StudyResult(study="tiny", made=made())
+    page = Page("A study")
+    fill_whole(page, result, lambda page, _: page.paragraph("NE fell by 3 %"))
+    html = page.html()
+    assert html.count(QUICK) == 1
+    assert html.index(QUICK) < html.index("NE fell by 3 %") < html.index("How this was made")
+
+
+def test_an_ablation_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="must name what is changed"):
+        check_bases([])
+    assert check_bases(["lime-mha", "lime-mha"]) == ["lime-mha"]
+
+
+def test_the_search_of_another_study_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Not by a thousand keys that are missing."""
+    with making() as made:
+        result = LogsStudy(study="logs", made=made(), logs=[])
+    path = tmp_path / "logs.json"
+    path.write_text(result.model_dump_json())
+    with pytest.raises(UsageError, match="is a study of logs; name the accuracy.json"):
+        found_in(path, [])

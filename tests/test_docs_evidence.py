@@ -1,0 +1,98 @@
+"""The tables of the evidence are those of docs/results, and every page that tells a measured figure names the file."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MEASURED = re.compile(
+    r"(?<![\w./-])\d[\d,.]*(?:x\b(?! \d)|\s(?:times (?:faster|slower|as fast|the time|less|more)|ms\b|µs\b|GFLOP/s|GB/s"
+    r"|(?:rows|events|items)/s))|(?:AUC|NE) \d\.\d{3,4}\b|\| \d\.\d{3,4}\b"
+)
+NOT_MEASURED = {
+    "docs/explanation/xor-attention.md": "values of a derivative that the paper prints wrongly",
+    "docs/how-to/explain-a-ranking.md": "what one explanation says, as an example of its form",
+    "docs/how-to/serve-your-model.md": "a deadline",
+    "docs/reference/configuration.md": "defaults and the paper's own hyperparameters",
+}
+NOT_OURS = ("docs/datasets/", "docs/decisions/")
+"""Published figures of others, with their sources; and records of trials at the time of a decision."""
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return import_module("study_tables")
+
+
+def test_tables_are_those_of_the_results(tables: ModuleType) -> None:
+    """`python benchmarks/study_tables.py` writes them."""
+    wanted = tables.wanted()
+    assert wanted
+    for name, (page, _) in wanted.items():
+        text = page.read_text()
+        assert tables.written(text, name) == text, f"{page.name}: {name}; run python benchmarks/study_tables.py"
+
+
+def sections(path: Path) -> list[tuple[str, str]]:
+    """Sections without code, each with all that stands above it: its own text last."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    above: list[tuple[int, str]] = []
+    found = []
+    for part in re.split(r"(?m)^(?=#+ )", text):
+        level = len(part) - len(part.lstrip("#"))
+        above = [(depth, one) for depth, one in above if depth < level]
+        found.append((part, "".join(one for _, one in above) + part))
+        above.append((level, part))
+    return found
+
+
+def pages() -> list[Path]:
+    every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in every if not str(page.relative_to(ROOT)).startswith(NOT_OURS)]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_measured_figures_name_their_file(page: Path) -> None:
+    """A section with a time, a ratio or a metric links a file of docs/results, or a section above it does."""
+    if str(page.relative_to(ROOT)) in NOT_MEASURED:
+        return
+    for own, with_above in sections(page):
+        if found := MEASURED.search(own):
+            assert "results/" in with_above, f"{own.splitlines()[0]}: '{found.group()}' comes from no file"
+
+
+def test_a_figure_without_a_file_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A\n\n[all](../results/a.json)\n\n## B\n\nit is 3.5x faster\n\n# C\n\n2.5 ms\n")
+    found = [(own.split()[1], "results/" in whole) for own, whole in sections(page) if MEASURED.search(own)]
+    assert found == [("B", True), ("C", False)]
+
+
+def test_what_is_said_not_to_be_measured_exists() -> None:
+    assert not [page for page in NOT_MEASURED if not (ROOT / page).is_file()]
+
+
+def test_the_first_sentences_of_the_readme(tables: ModuleType) -> None:
+    """What it says of speed and accuracy is what the files have."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    engine = tables.result("bench-engine")
+    assert engine is not None
+    ms = {
+        row["model"]: row["total_ms"]
+        for row in engine["rows"]
+        if (row["candidates"], row["history"], row["threads"]) == (32_768, 16_384, 2)
+        and not row["burner"]
+        and row["forced"] is None
+        and row["user_state"] == "computed"
+    }
+    assert (
+        f"take LIME-MHA {ms['lime-mha']:.1f} ms on two cores, where cross-attention takes {ms['mha']:,.0f} ms" in text
+    )
+    closed = tables.row_of(tables.accuracy()["medium"], "lime-mha")["gap"]["of_means"]
+    assert f"and {100 * closed:.0f} % on a log with a seventh of the events" in text

@@ -1,0 +1,61 @@
+"""Every file of docs/results can be made again, by a command that is written down, and is what that command made."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmarks_results", ROOT / "benchmarks/results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+MAKING = loaded()
+STUDIES = [path for path in RESULTS if "made" in json.loads(path.read_text())]
+
+
+def test_every_result_has_a_command_that_makes_it() -> None:
+    assert {path.stem for path in RESULTS} <= set(MAKING.MADE)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_was_made_by_that_command(path: Path) -> None:
+    """Not in its quick mode, on a commit without changes, and without a path of the machine in it."""
+    made = json.loads(path.read_text())["made"]
+    command = [word for word in shlex.split(made["command"]) if word != "--json"]
+    assert command == shlex.split(MAKING.command_of(path.stem))
+    assert not made["quick"]
+    assert made["revision"]
+    assert "changed" not in made["revision"]
+
+
+def test_the_list_names_every_command() -> None:
+    """`--list` needs nothing and makes nothing."""
+    listed = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/results.py", "--list"], capture_output=True, text=True, check=True
+    )
+    assert [line.partition(":")[0] for line in listed.stdout.splitlines()] == list(MAKING.MADE)
+
+
+def test_an_unknown_name_and_a_missing_log_are_told() -> None:
+    unknown = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/results.py", "accuracy-esy"], capture_output=True, text=True
+    )
+    assert unknown.returncode == 1
+    assert "no result 'accuracy-esy'" in unknown.stderr
