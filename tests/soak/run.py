@@ -47,7 +47,7 @@ def main() -> int:
     chosen = [name for name in os.environ.get("SOAK_PARTS", ",".join(PARTS)).split(",") if name]
     out = Path(os.environ.get("SOAK_OUT", ROOT / "docs/results/soak.json"))
     record: dict[str, dict[str, Any]] = {}
-    if out.exists():
+    if out.exists() and out.stat().st_size:  # `mktemp` makes an empty one
         record = {part["name"]: part for part in json.loads(out.read_text())["parts"]}
     held = True
     for name in chosen:

@@ -23,6 +23,66 @@ Identity = tuple[int, int, int]
 """A file as one process knows it: device, inode, process."""
 
 
+class ForkGate:
+    """Threads pass it to use SQLite; a fork waits until all are out and keeps others waiting meanwhile.
+
+    A child has a copy of every lock but only one thread: what another thread held inside SQLite when the process
+    forked, a mutex of SQLite's own or a transaction, would never be given back there.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Nobody is inside."""
+        self._changed = threading.Condition()  # of an RLock: collected connections are closed wherever a thread is
+        self._inside: dict[int, int] = {}
+        self._forking: int | None = None
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """Be inside; who is inside already need not wait."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._forking in (None, me) or me in self._inside)
+            self._inside[me] = self._inside.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside[me] -= 1
+                if not self._inside[me]:
+                    del self._inside[me]
+                    if self._forking is not None:
+                        self._changed.notify_all()
+
+    def close(self) -> None:
+        """Before a fork: wait for everybody but the thread that forks."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._forking is None)
+            self._forking = me
+            self._changed.wait_for(lambda: not self._inside.keys() - {me})
+
+    def open(self) -> None:
+        """After a fork, in the parent."""
+        with self._changed:
+            self._forking = None
+            self._changed.notify_all()
+
+    def open_in_child(self) -> None:
+        """After a fork, in the child: the others who wait are not there, and may have held the lock."""
+        depth = self._inside.get(threading.get_ident(), 0)
+        self.begin()
+        if depth:
+            self._inside[threading.get_ident()] = depth
+
+
+GATE = ForkGate()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=GATE.close, after_in_parent=GATE.open, after_in_child=GATE.open_in_child)
+
+
 class SqliteFile:
     """One file in WAL mode, which appears whole. `begin` fills its `tables` when it is made; `fix` ends every error
     that means damage.
@@ -84,9 +144,10 @@ class SqliteFile:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """SQLite's errors as limerank's."""
+        """Use SQLite here: its errors become limerank's, and no fork comes between."""
         try:
-            yield
+            with GATE.passed():
+                yield
         except sqlite3.Error as error:
             raise self.meaning(error) from None
         except OSError as error:
@@ -107,6 +168,15 @@ class SqliteFile:
         if name.startswith(UNUSABLE):
             return UnavailableError(f"{self.path}: cannot be used ({error}); check room and permissions")
         return BundleError(f"{self.path}: damaged ({error}); {self.fix}")
+
+
+def close(connection: sqlite3.Connection, identity: Identity) -> bool:
+    """Close a connection unless it is that of the process this one was forked from, which that could harm."""
+    if identity[-1] != os.getpid():
+        return False
+    with GATE.passed():
+        connection.close()
+    return True
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -76,6 +77,33 @@ def test_forked_while_others_write(tmp_path: Path) -> None:
         writer.join()
     assert not failed
     histories.verify()
+
+
+def test_forked_while_others_read(tmp_path: Path) -> None:
+    """Threads that are inside SQLite when a process forks leave no lock behind that the child would wait for."""
+    histories, end = HistoryStore.open(tmp_path), threading.Event()
+    histories.add([event(number, f"u{number}") for number in range(4)])
+
+    def keep_reading(user: str) -> None:
+        while not end.is_set():
+            HistoryStore.open(tmp_path).of(user)  # connects, which takes the locks of the whole process
+
+    readers = [threading.Thread(target=keep_reading, args=(f"u{number}",)) for number in range(4)]
+    for reader in readers:
+        reader.start()
+    failed = 0
+    for _ in range(60):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            signal.alarm(int(LONGEST_WAIT))  # ends a child that hangs
+            os._exit(len(histories.of("u1").events) != 1)
+        failed += os.waitpid(child, 0)[1] != 0
+    end.set()
+    for reader in readers:
+        reader.join()
+    assert not failed
 
 
 KILLED = """

@@ -7,7 +7,6 @@ state   format, key of the digests, and the numbers that were given so far
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 import weakref
@@ -20,7 +19,7 @@ from typing import Any
 
 from limerank.errors import BundleError
 from limerank.serve.histories.records import DIGEST_BYTES, UserRow
-from limerank.serve.sqlite import Identity, SqliteFile
+from limerank.serve.sqlite import Identity, SqliteFile, close
 
 FOLDER, FILE = "histories", "events.sqlite"
 FORMAT = "limerank-histories-1"
@@ -81,7 +80,7 @@ class EventFile:
         if len(self._idle) < MOST_IDLE:
             self._idle.append(opened)
         else:
-            opened.connection.close()
+            dispose(opened)
 
     def open(self, identity: Identity, *, read_only: bool) -> Opened:
         """A connection to a file that is one of ours."""
@@ -130,10 +129,8 @@ class EventFile:
 
 
 def dispose(opened: Opened) -> None:
-    """Close a connection that is of no use any more, unless it is that of the process this one was forked from."""
-    if opened.identity[-1] == os.getpid():
-        opened.connection.close()
-    else:
+    """Close a connection that is of no use any more."""
+    if not close(opened.connection, opened.identity):
         _left_alone.append(opened)
 
 

@@ -256,30 +256,10 @@ class HistoryStore(Histories):
         self.close()
 
 
-_forking: list[threading.Lock] = []
-
-
-def _before_fork() -> None:
-    """Wait for who writes: SQLite in the child would take the lock of a thread that is not there for one of its own.
-
-    Readers are not waited for. One that is inside SQLite at that time leaves a lock of SQLite's own behind, and then
-    the child hangs when it connects: in one fork of a few hundred beside four threads that read all the time.
-    """
-    for histories in list(_open_stores):
-        histories.writing.acquire()
-        _forking.append(histories.writing)
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().release()
-
-
 def _begin_in_child() -> None:
-    _forking.clear()
-    for histories in _open_stores:
+    for histories in list(_open_stores):
         histories.begin_here()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -11,7 +11,6 @@ encoders: what was changed stays changed when another bundle is activated, and w
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 import weakref
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from limerank import files
 from limerank.errors import BundleError
-from limerank.serve.sqlite import Identity, SqliteFile, transaction
+from limerank.serve.sqlite import Identity, SqliteFile, close, transaction
 
 FOLDER, FILE = "overlay", "changes.sqlite"
 FORMAT = "limerank-overlay-1"
@@ -125,7 +124,7 @@ class ChangeFile:
             reader = self._reader
             if reader is None or reader.identity != identity:  # the first look, another file, or a forked process
                 reader = self._reader = _Reader(self.file.connect(read_only=True), identity)
-                weakref.finalize(self, _close, reader)
+                weakref.finalize(self, close, reader.connection, reader.identity)
             (data_version,) = reader.connection.execute("PRAGMA data_version").fetchone()
             if data_version == reader.data_version:
                 return None
@@ -228,12 +227,6 @@ class ChangeFile:
                     yield connection, self._state(connection)
                 # into the file itself, whose records have hashes: a damaged log would only look like an older state
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _close(reader: _Reader) -> None:
-    """Close a connection, unless it is that of the process this one was forked from."""
-    if reader.identity[-1] == os.getpid():
-        reader.connection.close()
 
 
 def _put(connection: sqlite3.Connection, state: State) -> None:
