@@ -31,8 +31,6 @@ DATASETS: Mapping[str, str] = {
     "kuairand-likehate": "prepare table --raw $DATA/kuairand_27k_likehate "
     "--schema examples/datasets/kuairand-likehate.yaml",
 }
-SIMULATED = "--models all --config benchmarks/studies/accuracy-simulated.yaml --seeds 3"
-REAL = "--models all --config benchmarks/studies/accuracy-real.yaml --seeds 3"
 
 EARLIER = (
     "simulated",
@@ -80,20 +78,20 @@ class Elsewhere:
     command: str
 
 
-def accuracy(log: str, how: str, *, found: str | None = None) -> Study:
-    """The table of all rankers on one log; `found` names the log whose search is used."""
-    search = f"--found docs/results/accuracy-{found}.json" if found else "--search 4"
-    after = (f"accuracy-{found}",) if found else ()
+def accuracy(log: str, config: str, search: str = "--found docs/results/accuracy-medium.json") -> Study:
+    """The table of all rankers on one log; what is searched, is searched on the medium one."""
+    after = ("accuracy-medium",) if "accuracy-medium" in search else ()
+    how = f"--models all --config benchmarks/studies/accuracy-{config}.yaml --seeds 3"
     return Study(f"study accuracy --dataset datasets/{log} {how} {search}", (log,), after)
 
 
 MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
-    "accuracy-medium": accuracy("medium", SIMULATED),
-    "accuracy-easy": accuracy("easy", SIMULATED, found="medium"),
-    "accuracy-hard": accuracy("hard", SIMULATED, found="medium"),
-    "accuracy-ml-100k": accuracy("ml-100k", REAL),
-    "accuracy-kuairand-likehate": accuracy("kuairand-likehate", REAL, found="ml-100k"),
+    "accuracy-medium": accuracy("medium", "medium", "--search 3"),
+    "accuracy-easy": accuracy("easy", "simulated"),
+    "accuracy-hard": accuracy("hard", "simulated"),
+    "accuracy-ml-100k": accuracy("ml-100k", "real"),
+    "accuracy-kuairand-likehate": accuracy("kuairand-likehate", "real"),
     **dict.fromkeys(
         (f"accuracy-{log}" for log in EARLIER),
         Elsewhere("git checkout 4010e7a; limerank study accuracy --config docs/results/accuracy-config.yaml"),

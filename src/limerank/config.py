@@ -17,7 +17,7 @@ RENAMED_OPTIONS = {"pool": "select_from"}
 """Options of rankers by the names they had in files of version 0.2.0 and before."""
 _LIME_BEFORE = {"link_start": "normal", "value_norm": True}
 OPTIONS_BEFORE: Mapping[str, Mapping[str, Any]] = {
-    "": {"tower_shortcut": False},
+    "": {"tower_shortcut": False, "id_start": 0.5},
     "lime-mha": _LIME_BEFORE,
     "lime-xor": {"sharpness": 1.0, **_LIME_BEFORE},
     "lime-hstu": _LIME_BEFORE,

@@ -13,7 +13,9 @@ from limerank.data.batches import RequestLoader
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError
 from limerank.models import RANKERS, build_ranker
+from limerank.nn.features import FeatureEmbedding
 from limerank.progress import Progress
+from limerank.schema import EncodedFeature, Kind
 from limerank.serve.bundles.bundle import row_fingerprint
 from limerank.splits import Part
 from limerank.training.run import FinishedRun
@@ -70,6 +72,7 @@ def test_a_run_names_every_option_and_one_of_before_has_no_shortcut(dataset: Sto
         "name": "lime-xor",
         "links": 4,
         "tower_shortcut": False,
+        "id_start": 0.5,
         "sharpness": 1.0,
         "link_start": "normal",
         "value_norm": True,
@@ -77,8 +80,33 @@ def test_a_run_names_every_option_and_one_of_before_has_no_shortcut(dataset: Sto
     assert finished_model({"name": "pma", "tower_shortcut": True, "link_start": "items"})["link_start"] == "items"
     assert finished_model({"name": "hstu"})["sharpness"] is None
     assert finished_model({"name": "hstu", "sharpness": 2.0, "tower_shortcut": True})["sharpness"] == 2.0
-    before = {"readout": "last", "final_norm": False, "sharpness": None, "tower_shortcut": False}
+    before = {"readout": "last", "final_norm": False, "sharpness": None, "tower_shortcut": False, "id_start": 0.5}
     assert finished_model({"name": "sasrec"}) == {"name": "sasrec", **before}
     assert finished_model({"name": "sasrec", "readout": "target"})["readout"] == "target"
     with pytest.raises(DataError, match="cannot be loaded as weights of 'ttsn'"):
         FinishedRun.open(run.path).ranker(dataset)
+
+
+def feature(size: int, kind: Kind = Kind.CATEGORICAL) -> EncodedFeature:
+    return EncodedFeature(name=f"{kind}-{size}", kind=kind, size=size)
+
+
+@pytest.mark.parametrize(
+    ("others", "small"),
+    [
+        ((feature(30), feature(200)), True),  # 6,000 combinations for 5,000 ids
+        ((feature(12, Kind.CONTINUOUS), feature(25, Kind.MULTI_VALUED)), True),  # 12 x 25 x 25
+        ((feature(8, Kind.VECTOR),), True),
+        ((feature(17, Kind.CONTINUOUS),), False),
+        ((), False),
+        ((feature(9000),), False),  # another id tells nothing that is alike
+    ],
+)
+def test_ids_start_small_where_attributes_tell_items_apart(others: tuple[EncodedFeature, ...], small: bool) -> None:
+    """The deviation of an id's embeddings at the start is `id_start`, of attributes and lone ids 0.5."""
+    torch.manual_seed(0)
+    embedding = FeatureEmbedding((feature(5000), *others), 16, unknown_rate=0.01, id_start=0.1)
+    deviation = embedding.table[:5000].std().item()  # 80,000 numbers: known to 0.3 %
+    assert deviation == pytest.approx(0.1 if small else 0.5, rel=0.02)
+    if len(embedding.table) > 5000:
+        assert embedding.table[5000:].std().item() == pytest.approx(0.5, rel=0.2)

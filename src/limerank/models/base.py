@@ -44,6 +44,12 @@ class RankerOptions(Typed):
         default=(), description="hidden widths of layers that each task has for itself, behind those of `head`"
     )
     unknown_rate: float = Field(default=0.01, ge=0, lt=1, description="fraction of indices trained as 'unknown'")
+    id_start: float = Field(
+        default=0.1,
+        ge=0,
+        description="standard deviation at the start of embeddings of ids (over 1,000 values) where attributes have as "
+        "many combinations; of all others it is 0.5",
+    )
     encoding: Encoding = Field(default="none", description="what is added to E_j for its position or time")
     positions: int = Field(default=1024, ge=1, description="rows of a position table; later events share the last")
 
@@ -135,10 +141,15 @@ class Ranker(nn.Module):
             hidden=options.tower_hidden,
             width=options.width,
             unknown_rate=options.unknown_rate,
+            id_start=options.id_start,
             shortcut=options.tower_shortcut,
         )
         self.context_tower = ContextTower(
-            space.user, space.context, embedding_width=options.embedding_width, unknown_rate=options.unknown_rate
+            space.user,
+            space.context,
+            embedding_width=options.embedding_width,
+            unknown_rate=options.unknown_rate,
+            id_start=options.id_start,
         )
         self.head = InteractionHead(
             interaction_width=self.interaction_width(),

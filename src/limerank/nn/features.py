@@ -24,6 +24,8 @@ ROWS_PER_NUMBER = (
     4  # in a table with fewer rows for each number looked up, a whole gradient costs less than a sparse one
 )
 EMBEDDING_STD = 0.5  # wide enough for attention to tell items apart from the first step
+MANY_VALUES = 1000
+"""A feature with more values than this is an id: most of its values are seen too rarely to unlearn how they started."""
 
 
 class FeatureEmbedding(nn.Module):
@@ -33,10 +35,19 @@ class FeatureEmbedding(nn.Module):
     embedding that was trained. Multi-valued features are averaged; an empty list is zero. Vectors are
     projected linearly to the same width; a missing one is zero.
 
+    Ids start with deviation `id_start` where attributes can tell as much apart, everything else with 0.5: attributes
+    say what is alike before anything is learned, ids what they were taught (docs/decisions/0023-ids-start-small.md).
+
     With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
     """
 
-    def __init__(self, features: tuple[EncodedFeature, ...], width: int, unknown_rate: float) -> None:
+    def __init__(
+        self,
+        features: tuple[EncodedFeature, ...],
+        width: int,
+        unknown_rate: float,
+        id_start: float = EMBEDDING_STD,
+    ) -> None:
         super().__init__()
         self.lists = [feature for feature in features if feature.kind is Kind.MULTI_VALUED]
         vectors = [feature for feature in features if feature.kind is Kind.VECTOR]
@@ -52,7 +63,11 @@ class FeatureEmbedding(nn.Module):
         self.list_first_row = first_rows[len(self.single) : -1].tolist()
         self.table = nn.Parameter(torch.empty(int(first_rows[-1]), width))
         nn.init.normal_(self.table, std=EMBEDDING_STD)
+        ways = _ways_to_differ(features)
         with torch.no_grad():
+            for feature, first in zip(self.single + self.lists, first_rows.tolist(), strict=False):
+                if MANY_VALUES < feature.size <= ways:
+                    self.table[first : first + feature.size] *= id_start / EMBEDDING_STD
             self.table[first_rows[:-1] + UNKNOWN_INDEX] = 0.0
 
     def forward(self, features: Features) -> Tensor:
@@ -86,6 +101,14 @@ class FeatureEmbedding(nn.Module):
         return indices.masked_fill(forgotten, UNKNOWN_INDEX)
 
 
+def _ways_to_differ(features: tuple[EncodedFeature, ...]) -> float:
+    """How much attributes tell apart: the combinations of their values, ids left out; of a list two values count."""
+    if any(feature.kind is Kind.VECTOR for feature in features):
+        return math.inf
+    attributes = [feature for feature in features if feature.size <= MANY_VALUES]
+    return math.prod(feature.size ** (2 if feature.kind is Kind.MULTI_VALUED else 1) for feature in attributes)
+
+
 class ItemTower(nn.Module):
     """Item attributes to T (candidates), item and event attributes to E (history), through one shared MLP.
 
@@ -102,10 +125,11 @@ class ItemTower(nn.Module):
         hidden: int,
         width: int,
         unknown_rate: float,
+        id_start: float,
         shortcut: bool,
     ) -> None:
         super().__init__()
-        self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate)
+        self.item_embedding = FeatureEmbedding(item, embedding_width, unknown_rate, id_start)
         self.event_embedding = FeatureEmbedding(event, embedding_width, 0.0) if event else None
         self.event_sizes = [feature.size for feature in event]
         self.from_item = nn.Linear(self.item_embedding.output_width, hidden)
@@ -191,10 +215,11 @@ class ContextTower(nn.Module):
         *,
         embedding_width: int,
         unknown_rate: float,
+        id_start: float,
     ) -> None:
         super().__init__()
-        self.user_embedding = FeatureEmbedding(user, embedding_width, unknown_rate) if user else None
-        self.context_embedding = FeatureEmbedding(context, embedding_width, unknown_rate) if context else None
+        self.user_embedding = FeatureEmbedding(user, embedding_width, unknown_rate, id_start) if user else None
+        self.context_embedding = FeatureEmbedding(context, embedding_width, unknown_rate, id_start) if context else None
         self.output_width = max(1, embedding_width * (len(user) + len(context)))
 
     def forward(self, users: Features, context: Features) -> Tensor:
