@@ -130,6 +130,15 @@ def test_a_variant_in_the_learning_rate_keeps_it_in_a_search() -> None:
     assert len(found["mha-wide"]) == len(found["mha"]) == 3
 
 
+def test_a_mistake_in_the_space_names_the_file(tmp_path: Path) -> None:
+    """The space is read when the rows are known; the error still says where it stands."""
+    path = tmp_path / "study.yaml"
+    path.write_text("space: {train.learning_rat: {choices: [0.001, 0.003]}}")
+    config = StudyConfig.read(path).with_train(epochs=1)
+    with pytest.raises(UsageError, match=r"study\.yaml.*learning_rat"):
+        grid(rows("mha"), 2, config.space, config.where)
+
+
 def test_a_space_that_is_given_is_a_grid_the_same_for_all() -> None:
     """Keys that a ranker does not have are left out; a smaller grid is tried whole; ranges are refused."""
     space = {"train.learning_rate": {"choices": [1e-3, 3e-3]}, "model.links": {"choices": [4, 8, 16]}}

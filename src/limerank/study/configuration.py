@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from limerank.config import RunConfig, TrainConfig, read_yaml
 from limerank.errors import UsageError, did_you_mean
@@ -25,6 +25,8 @@ from limerank.models import RANKERS, check_model, complete_model
 from limerank.models.presets import PRESETS
 from limerank.typed import Typed, validate
 
+UNNAMED = "study configuration"
+"""What errors name where there is no file."""
 FIT_FOR_A_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -53,12 +55,21 @@ class StudyConfig(Typed):
     variants: dict[str, VariantConfig] = Field(default={}, description="further rows, by a name of your own")
     space: dict[str, Any] | None = Field(default=None, description="what --search tries: choices by dotted key")
 
+    _where: str = PrivateAttr(default=UNNAMED)
+
+    @property
+    def where(self) -> str:
+        """The file it was read from, for errors that are found later."""
+        return self._where
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and check a file; a mistake names the file, the ranker and the key."""
-        return validate(cls, read_yaml(path), str(path)).checked(str(path))
+        config = validate(cls, read_yaml(path), str(path)).checked(str(path))
+        config._where = str(path)
+        return config
 
-    def checked(self, where: str = "study configuration") -> Self:
+    def checked(self, where: str = UNNAMED) -> Self:
         """The same, if nothing is wrong with it."""
         if self.preset is not None and self.preset not in PRESETS:
             raise UsageError(
@@ -90,7 +101,7 @@ class StudyConfig(Typed):
             preset = PRESETS[self.preset].model(RANKERS[ranker].options_type)
         return {"name": ranker, **preset, **self._own(ranker).model, **self._varied(name).model}
 
-    def training(self, name: str, where: str = "study configuration") -> TrainConfig:
+    def training(self, name: str, where: str = UNNAMED) -> TrainConfig:
         """How a row is trained."""
         section = f"{where}, {self._section(name)}.train" if name else f"{where}, train"
         preset = {} if self.preset is None else PRESETS[self.preset].train()

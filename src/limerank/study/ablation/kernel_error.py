@@ -80,8 +80,9 @@ def measure_kernels(run: FinishedRun, dataset: StoredDataset, plan: KernelPlan, 
         part: histories(ranker, dataset, part, length, count, seed=1)
         for part, count in ((Part.TRAIN, plan.fit_requests), (Part.TEST, plan.requests))
     }
-    targets = candidates(ranker, dataset, plan.candidates, seed=2)
-    fitting = skyline.attention(targets, events[Part.TRAIN])
+    # halves of one drawing: what was fitted to some candidates is measured on others
+    targets, fitted_targets = candidates(ranker, dataset, 2 * plan.candidates, seed=2).chunk(2)
+    fitting = skyline.attention(fitted_targets, events[Part.TRAIN])
     measured = skyline.attention(targets, events[Part.TEST])
     exact = measured.weights()
     full = min(length, len(targets))

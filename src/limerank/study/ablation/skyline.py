@@ -106,7 +106,7 @@ def histories(ranker: MHARanker, dataset: StoredDataset, part: Part, length: int
 
 @torch.no_grad()
 def candidates(ranker: MHARanker, dataset: StoredDataset, count: int, seed: int) -> Tensor:
-    """T [M, d] of items of the catalog, chosen at random."""
+    """T [M, d] of items of the catalog, chosen at random, in random order."""
     items = 1 + np.random.default_rng(seed).permutation(len(dataset.item_table) - 1)[:count]
-    embedded: Tensor = ranker.item_tower.candidates(dataset.item_table.take(torch.from_numpy(np.sort(items))))
+    embedded: Tensor = ranker.item_tower.candidates(dataset.item_table.take(torch.from_numpy(items)))
     return embedded

@@ -72,7 +72,7 @@ class _Trainings:
 
     def __post_init__(self) -> None:
         asked = self.asked
-        self.trials = grid(self.rows, asked.search, asked.config.space) if asked.search else {}
+        self.trials = grid(self.rows, asked.search, asked.config.space, asked.config.where) if asked.search else {}
         seeds = len([seed for seed in asked.seeds if not (self.trials and seed == SEARCH_SEED)])
         planned = Counter({row.name: len(self.trials.get(row.name, ())) + seeds for row in self.rows})
         self.pace = Pace(planned, asked.workers or available_cores())

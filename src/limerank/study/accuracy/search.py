@@ -17,6 +17,7 @@ from typing import Any
 from limerank.errors import UsageError, did_you_mean
 from limerank.study.accuracy.results import AccuracyStudy, RowSearch, Search, Trial
 from limerank.study.accuracy.rows import StudyRow
+from limerank.study.configuration import UNNAMED
 from limerank.study.pages import open_result
 from limerank.training.news import selection_value
 from limerank.training.run import FinishedRun
@@ -34,7 +35,9 @@ def rate_factors(trials: int) -> list[float]:
     return [2.0**step for step in steps[:trials]]
 
 
-def grid(rows: Sequence[StudyRow], trials: int, space: Mapping[str, Any] | None) -> dict[str, list[dict[str, Any]]]:
+def grid(
+    rows: Sequence[StudyRow], trials: int, space: Mapping[str, Any] | None, where: str = UNNAMED
+) -> dict[str, list[dict[str, Any]]]:
     """The trials of each row, as the keys they change: the first is always the row as it is.
 
     A space that is given is tried in a fixed order, the same for all; keys that a ranker does not have are left out,
@@ -48,16 +51,16 @@ def grid(rows: Sequence[StudyRow], trials: int, space: Mapping[str, Any] | None)
             ]
             for row in rows
         }
-    contestants = _contestants(rows, trials, space)
+    contestants = _contestants(rows, trials, space, where)
     return {row.name: _points(contestants[row.name], trials) for row in rows}
 
 
-def _contestants(rows: Sequence[StudyRow], trials: int, space: Mapping[str, Any]) -> dict[str, Contestant]:
+def _contestants(rows: Sequence[StudyRow], trials: int, space: Mapping[str, Any], where: str) -> dict[str, Contestant]:
     configs = {row.ranker: row.config for row in rows}
-    planned = plan(configs, space, SearchConfig(trials=trials, seed=SEARCH_SEED), "study configuration")
+    planned = plan(configs, space, SearchConfig(trials=trials, seed=SEARCH_SEED), where)
     for key, dimension in ((key, one) for contestant in planned.contestants for key, one in contestant.space.items()):
         if not isinstance(dimension, Choices):
-            raise UsageError(f"study configuration: space '{key}': a grid needs {{choices: [...]}}, not a range")
+            raise UsageError(f"{where}: space '{key}': a grid needs {{choices: [...]}}, not a range")
     of_ranker = {contestant.ranker: contestant for contestant in planned.contestants}
     return {row.name: _of_row(row, of_ranker[row.ranker]) for row in rows}
 
