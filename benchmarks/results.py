@@ -36,7 +36,9 @@ EARLIER = (
     "simulated",
     "simulated-24-topics",
     "simulated-48-topics",
+    "ml-100k-shortcut",
     "ml-100k-no-shortcut",
+    "kuairand-likehate-shortcut",
     "kuairand-likehate-no-shortcut",
 )
 """Of decision 14: trained before all rankers had one start, so this version cannot make them again."""
