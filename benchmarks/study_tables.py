@@ -158,6 +158,144 @@ def goals() -> str:
     return table(["goal", "measured", ""], rows)
 
 
+def growths() -> str:
+    """How rankers grow: claimed, counted and measured."""
+    rows = [
+        [
+            f"`{one['model']}`",
+            one["claimed"] or "-",
+            *(
+                exponent(one[along][kind])
+                for along in ("along_n", "along_m")
+                for kind in ("claimed", "counted", "measured")
+            ),
+            exponent(one["along_n"]["measured_interact"]),
+        ]
+        for one in known("complexity")["rows"]
+    ]
+    heads = [f"{kind} in {size}" for size in ("N", "M") for kind in ("claimed", "counted", "measured")]
+    return table(["", "the paper says", *heads, "interaction in N"], rows)
+
+
+def exponent(value: float | None) -> str:
+    """Of time or work against a size."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def spectra() -> str:
+    """How many singular values hold most of an attention matrix, or of links."""
+    rows = []
+    for one in known("spectrum")["spectra"]:
+        needed, effective = one["energies"]["frobenius"]["rank_for_90"], one["effective_rank"]
+        rows.append(
+            [
+                one["source"],
+                one["matrix"],
+                f"{one['rows']:,} x {one['columns']:,}",
+                f"{needed['mean']:.1f} ({needed['low']:.0f} to {needed['high']:.0f})",
+                f"{effective['mean']:.1f}±{effective['sd']:.1f}",
+            ]
+        )
+    return table(["of", "matrix", "size", "singular values for 90 % of the squared norm", "effective rank"], rows)
+
+
+def links_needed() -> str:
+    """How much of the gap a number of links closes, by the topics of the log."""
+    gaps = known("scaling")["gaps"]
+    links = sorted({one["links"] for one in gaps})
+    rows = []
+    for model, skyline, topics in dict.fromkeys((one["model"], one["skyline"], one["topics"]) for one in gaps):
+        own = {one["links"]: one for one in gaps if (one["model"], one["topics"]) == (model, topics)}
+        rows.append([f"`{model}`", f"`{skyline}`", str(topics), *(closed(own[count]) for count in links)])
+    return table(["", "skyline", "topics", *(f"{count} links" for count in links)], rows)
+
+
+def closed(one: dict[str, Any]) -> str:
+    """Of NE averaged over seeds, and between which values single seeds lie."""
+    if one["of_means"] is None:
+        return "no gap"
+    between = f" ({min(one['closed']):.0%} to {max(one['closed']):.0%})" if len(one["closed"]) > 1 else ""
+    return f"{one['of_means']:.0%}{between}".replace("%", " %")
+
+
+def sizes() -> str:
+    """Test NE of the grid: histories by links."""
+    cells = known("scaling")["cells"]
+    links = sorted({one["links"] for one in cells})
+    rows = []
+    for model in dict.fromkeys(one["model"] for one in cells):
+        own = [one for one in cells if one["model"] == model]
+        depths = [one["layers"] for one in own]
+        usual = max(depths, key=depths.count)
+        for history in sorted({one["history"] for one in own}):
+            found = [
+                [o["ne"] for o in own if (o["history"], o["links"], o["layers"]) == (history, count, usual)]
+                for count in links
+            ]
+            rows.append([f"`{model}`", str(history), *(f"{sum(ne) / len(ne):.4f}" if ne else "-" for ne in found)])
+    return table(["", "history", *(f"{count} links" for count in links)], rows)
+
+
+def variants() -> str:
+    """What each change does to the test NE."""
+    rows = []
+    for one in known("ablation")["compared"]:
+        ne = one["ne"]
+        said = "-" if ne is None else f"{ne['mean']:+.4f} ({ne['low']:+.4f} to {ne['high']:+.4f})"
+        rows.append([one["group"], f"`{one['base'].split('-seed')[0]}`", one["name"], said, one["verdict"]])
+    return table(["", "base", "change", "NE, difference to the base", ""], rows)
+
+
+def kernel_errors() -> str:
+    """How near each method comes to the skyline's weights."""
+    kernel = known("ablation")["kernel"]
+    ranks = sorted({one["asked_rank"] for one in kernel["rows"]})
+    rows = []
+    for method in dict.fromkeys(one["method"] for one in kernel["rows"]):
+        own = {
+            one["asked_rank"]: sum(one["errors"]) / len(one["errors"])
+            for one in kernel["rows"]
+            if one["method"] == method
+        }
+        rows.append([method, *(f"{own[rank]:.3f}" if rank in own else "-" for rank in ranks)])
+    return table(["", *(f"rank {rank}" for rank in ranks)], rows)
+
+
+def serving_costs() -> str:
+    """What rankers of equal rank cost in serving."""
+    rows = [
+        [
+            f"`{one['model']}`",
+            f"{one['user_ms']:.2f}",
+            f"{one['us_per_candidate']:.2f}",
+            f"{one['bytes_per_item']:,}",
+            f"{one['bytes_per_user']:,}",
+            f"{one['append_us']:,.0f}{'' if one['appended'] else ' (all read again)'}",
+        ]
+        for one in known("ablation")["costs"]
+    ]
+    columns = ["", "user stage, ms", "a candidate, µs", "bytes an item", "bytes a user", "one event more, µs"]
+    return table(columns, rows)
+
+
+def precisions() -> str:
+    """What item rows of fewer bytes cost in accuracy."""
+    rows = [
+        [f"`{one['model']}`", one["row_type"], one["refused"], *["-"] * 3]
+        if one["refused"]
+        else [
+            f"`{one['model']}`",
+            one["row_type"],
+            f"{one['bytes_per_item']:,}",
+            "-" if one["ne"] is None else f"{one['ne']['mean']:+.6f}",
+            "-" if one["largest_difference"] is None else f"{one['largest_difference']:.5f}",
+            "-" if one["top_100"] is None else f"{one['top_100']:.1%}".replace("%", " %"),
+        ]
+        for one in known("ablation")["rows"]
+    ]
+    return table(["", "rows", "bytes an item", "NE", "largest difference of a probability", "same top 100"], rows)
+
+
 def known(name: str) -> dict[str, Any]:
     """A study that was made."""
     found = result(name)
@@ -171,6 +309,14 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     **{f"accuracy-{log}": (EVIDENCE, all_rows(log)) for log in LOGS},
     "latency ratios": (EVIDENCE, ratios),
     "latency goals": (EVIDENCE, goals),
+    "complexity": (EVIDENCE, growths),
+    "spectrum": (EVIDENCE, spectra),
+    "scaling: links and topics": (EVIDENCE, links_needed),
+    "scaling: links and history": (EVIDENCE, sizes),
+    "ablation": (EVIDENCE, variants),
+    "ablation: kernels": (EVIDENCE, kernel_errors),
+    "ablation: costs": (EVIDENCE, serving_costs),
+    "ablation: rows": (EVIDENCE, precisions),
 }
 
 
