@@ -44,7 +44,9 @@ def test_ids_find_their_rows(tmp_path_factory: pytest.TempPathFactory, known: li
     assert table.names_of(range(1, len(known) + 1)) == known
     row_of = {text: row for row, text in enumerate(known, 1)}
     asked = [*others, *reversed(known)]
-    assert table.rows_of(asked).tolist() == [row_of.get(text, 0) for text in asked]
+    wanted = [row_of.get(text, 0) for text in asked]
+    assert table.rows_of(asked).tolist() == wanted  # remembered
+    assert table.find(Texts.of(asked)).tolist() == wanted  # by hash, as in a larger map
     assert [table.row_of(text) for text in asked] == [row_of.get(text, 0) for text in asked]
 
 
@@ -68,6 +70,7 @@ def test_hashes_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ids_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Texts, "hashes", lambda self: np.arange(len(self)) // len(self))
     table = map_of(tmp_path, [f"i{n}" for n in range(20)])
+    assert table.find(Texts.of(["i7", "ghost", "i0", "i19"])).tolist() == [8, 0, 1, 20]
     assert table.rows_of(["i7", "ghost", "i0", "i19"]).tolist() == [8, 0, 1, 20]
     with pytest.raises(DataError, match=r"id 'b' \(row 2\) has two rows"):
         map_of(tmp_path, ["a", "b", "c", "b"])
@@ -80,6 +83,7 @@ def test_one_very_long_id_costs_its_own_length(tmp_path: Path) -> None:
     long = "x" * 1_000_000
     table = map_of(tmp_path, [*ids, long])
     assert (tmp_path / "ids.safetensors").stat().st_size < before + 1_000_100
+    assert table.find(Texts.of([long, long[1:], "i3"])).tolist() == [10_001, 0, 4]
     assert table.rows_of([long, long[1:], "i3"]).tolist() == [10_001, 0, 4]
     assert [table.row_of(name) for name in (long, long[1:], "i3")] == [10_001, 0, 4]
 
@@ -88,6 +92,19 @@ def test_texts_that_are_no_utf8_are_unknown(tmp_path: Path) -> None:
     """A terminal hands over bytes as half surrogates, and JSON may hold any."""
     table, asked = map_of(tmp_path, ["a"]), ["\udcff", "\ud800", "a\ud800", "a"]
     assert table.rows_of(asked).tolist() == [table.row_of(name) for name in asked] == [0, 0, 0, 1]
+
+
+def test_large_maps_are_looked_up_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered of more ids, or of more bytes, than that is meant for; the rows are the same."""
+    write_id_map(tmp_path / "ids", ["", *(f"i{number}" for number in range(50))])
+    for limit in ("REMEMBERED_IDS", "REMEMBERED_BYTES"):
+        table = IdMap(load_file(tmp_path / "ids"))
+        monkeypatch.setattr(id_maps, limit, 50)
+        assert table.rows_of(["i7", "ghost"] * 10).tolist() == [8, 0] * 10
+        assert table._remembered is None
+        monkeypatch.undo()
+        assert table.rows_of(["i7", "ghost"] * 10).tolist() == [8, 0] * 10
+        assert table._remembered is not None
 
 
 def test_displays(tmp_path: Path) -> None:
