@@ -133,14 +133,14 @@ def ratios() -> str:
     threads = max(row["threads"] for row in study["ratios"])
     rows = [
         [
-            f"{one['candidates']:,}",
+            f"{one['candidates']:,}{', all items' * (one['sweep'] in ('catalog', 'corner'))}",
             f"{one['history']:,}",
             f"{one['qk']:,}",
             f"`{one['lime']}`{', cached' * (one['lime_state'] == 'cached')}",
             f"`{one['skyline']}`",
             f"{one['lime_ms']:.3g}",
             f"{one['skyline_ms']:,.3g}" if one["skyline_ms"] < 1000 else f"{one['skyline_ms']:,.0f}",
-            f"{one['ratio']:.3g}x",
+            f"{one['ratio']:.3g}x" if one["ratio"] < 1000 else f"{one['ratio']:,.0f}x",
             "-" if one["paper"] is None else f"{one['paper']:.1f}x",
         ]
         for one in study["ratios"]

@@ -36,7 +36,7 @@ class FeatureEmbedding(nn.Module):
     projected linearly to the same width; a missing one is zero.
 
     Ids start with deviation `id_start` where attributes can tell as much apart, everything else with 0.5: attributes
-    say what is alike before anything is learned, ids what they were taught (docs/decisions/0023-ids-start-small.md).
+    say what is alike before anything is learned, ids what they were taught (docs/decisions/0025-ids-start-small.md).
 
     With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
     """
