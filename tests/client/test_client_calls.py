@@ -43,7 +43,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "activate_bundle": ("b1",),
     "set_routing": ({},),
 }
-FOR_PEOPLE = {"docs"}
+FOR_PEOPLE = {"docs", "inspector", "inspector_file"}
 
 
 def test_the_client_has_every_operation_of_the_service() -> None:

@@ -140,6 +140,8 @@ class Endpoint:
             finally:
                 self.service.metrics.staged(call.stages)
                 scope["state"].update(call.said)
+        if reply.etag and reply.etag in dict(scope["headers"]).get(b"if-none-match", b""):
+            reply = Reply(b"", reply.media_type, 304, reply.headers, reply.etag)
         await _send(send, reply, call)
 
     async def _worked(self, call: Call, receive: Receive) -> Reply:
@@ -213,8 +215,8 @@ async def _send(send: Send, reply: Reply, call: Call) -> None:
         (b"content-type", reply.media_type),
         (b"content-length", str(len(reply.content)).encode()),
         (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"no-store"),
         *reply.headers,
+        (b"etag", reply.etag) if reply.etag else (b"cache-control", b"no-store"),
     ]
     if call.operation.queued:
         headers.append((b"server-timing", _server_timing(call.stages)))

@@ -74,6 +74,8 @@ class Reply:
     media_type: bytes = JSON
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
+    etag: bytes = b""
+    """Of what may be kept by whoever asked: its fingerprint; `headers` say for how long."""
 
     @classmethod
     def of(cls, body: msgspec.Struct, status: int = 200) -> Reply:

@@ -27,7 +27,7 @@ from limerank.wire.service import ProbeAnswer
 
 Json = dict[str, Any]
 SCHEMA = "#/components/schemas/{name}"
-MEDIA = {"metrics": "text/plain", "docs": "text/html"}
+MEDIA = {"metrics": "text/plain", "docs": "text/html", "inspector": "text/html", "inspector_file": "text/javascript"}
 PROBES, NOT_READY = ("ready", "health"), "NotReady"
 ALWAYS = (431, 500, 503)
 WITH_KEY = (400, 401, 403, 429)
@@ -74,7 +74,7 @@ TAGS = {
     "Events and users": ("/v1/events", "/v1/users"),
     "Items": ("/v1/items",),
     "Bundles": ("/v1/bundles", "/v1/routing"),
-    "Service": ("/v1/info", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs"),
+    "Service": ("/v1/info", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/ui"),
 }
 DESCRIPTION = """\
 Rank candidates, recommend items, store what happened, and exchange bundles while requests run.

@@ -181,6 +181,8 @@ OPERATIONS = (
     Operation("metrics", "GET", "/metrics", "metrics", "Prometheus metrics.", str),
     Operation("openapi", "GET", "/openapi.json", "public", "This interface, as OpenAPI 3.1.", dict),
     Operation("docs", "GET", "/docs", "public", "This interface, as a page.", str),
+    Operation("inspector", "GET", "/ui", "public", "The inspector: look into rankings in a browser.", str),
+    Operation("inspector_file", "GET", "/ui/{version}/{file}", "public", "Scripts and styles of the inspector.", str),
 )
 
 

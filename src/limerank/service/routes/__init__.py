@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-FILES = ("rankings", "explanations", "events", "users", "items", "bundles", "routing", "service")
+FILES = ("rankings", "explanations", "events", "users", "items", "bundles", "routing", "service", "inspector")
 
 
 def load_handlers() -> None:
