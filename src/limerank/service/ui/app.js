@@ -35,7 +35,7 @@ function drawService() {
   const served = app.info?.served;
   fill(document.getElementById("service"),
     served ? h("span", { class: "chip", title: `Active bundle ${served.bundle}` }, h("span", { class: "unseen" }, "Active bundle: "), data(served.model, 24), h("code", {}, served.bundle.split("-").at(-1))) : null,
-    h("button", { type: "button", class: "quiet", id: "key-button", "aria-label": key() ? "Key: one is in use; change it" : "Key: none is in use; enter one", onclick: () => askForKey(key(), changeKey) }, key() ? "Key ✓" : "Key"));
+    h("button", { type: "button", class: "small", id: "key-button", "aria-label": key() ? "Key: one is in use; change it" : "Key: none is in use; enter one", onclick: () => askForKey(key(), changeKey) }, key() ? "Key ✓" : "Key"));
 }
 
 function changeKey(text) {

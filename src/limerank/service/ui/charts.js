@@ -44,7 +44,7 @@ export function lines(series, { label, x, y, height = 190, xText = axisText, low
     const bottom = height - 34;
     const top = 12;
     const [x0, x1] = xs.length ? [Math.min(...xs), Math.max(...xs)] : [0, 1];
-    const most = high ?? Math.max(low + 1e-9, ...points.map((point) => point[1]));
+    const most = high ?? (Math.max(low, ...points.map((point) => point[1])) > low ? Math.max(...points.map((point) => point[1])) : low + 1);
     const across = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (right - left);
     const down = (value) => bottom - ((value - low) / (most - low || 1)) * (bottom - top);
     const made = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -105,9 +105,11 @@ export function waterfall(rows, { label, range }) {
 export function slopes(rows, { label, left, right, depth }) {
   return responsive((width) => {
     const step = 22;
-    const height = (depth + 1) * step + 34;
-    const room = Math.min(170, width * 0.32);
-    const down = (position) => 30 + Math.min(position ?? depth + 1, depth + 1) * step - step / 2;
+    const height = depth * step + 44;
+    const room = Math.min(width * 0.32, Math.max(170, width / 2 - 180));
+    const down = (position) => 30 + position * step - step / 2;
+    const listed = (position) => Boolean(position) && position <= depth;
+    const stub = 26; // who leaves or comes in gets a short stroke
     const made = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     const ends = [room, width - room];
     made.append(s("text", { class: "axis", x: room, y: 14, "text-anchor": "end" }, left), s("text", { class: "axis", x: width - room, y: 14 }, right));
@@ -115,9 +117,12 @@ export function slopes(rows, { label, left, right, depth }) {
       const up = (row.after ?? Infinity) < (row.before ?? Infinity);
       const style = row.before === row.after ? "same" : up ? "up" : "down";
       const fits = Math.max(4, Math.floor(room / 8) - 4);
-      made.append(s("line", { class: `slope ${style}`, x1: ends[0] + 4, x2: ends[1] - 4, y1: down(row.before), y2: down(row.after) }, s("title", {}, row.name)));
-      if (row.before && row.before <= depth) made.append(s("text", { x: ends[0], y: down(row.before) + 4, "text-anchor": "end" }, `${shortened(row.name, fits)} ${row.before}`));
-      if (row.after && row.after <= depth) made.append(s("text", { x: ends[1], y: down(row.after) + 4 }, `${row.after} ${shortened(row.name, fits)}`));
+      const [then, now] = [listed(row.before), listed(row.after)];
+      const strokes = then && now ? [[ends[0] + 4, down(row.before), ends[1] - 4, down(row.after)]]
+        : then ? [[ends[0] + 4, down(row.before), ends[0] + 4 + stub, down(row.before) + 8]] : [[ends[1] - 4 - stub, down(row.after) + 8, ends[1] - 4, down(row.after)]];
+      for (const [x1, y1, x2, y2] of strokes) made.append(s("line", { class: `slope ${style}`, x1, y1, x2, y2 }, s("title", {}, row.name)));
+      if (then) made.append(s("text", { x: ends[0], y: down(row.before) + 4, "text-anchor": "end" }, `${shortened(row.name, fits)} ${row.before}`));
+      if (now) made.append(s("text", { x: ends[1], y: down(row.after) + 4 }, `${row.after} ${shortened(row.name, fits)}`));
     });
     return made;
   });

@@ -26,13 +26,14 @@ export function mount(main, app) {
   };
   const old = chooser("Old bundle", "old");
   const fresher = chooser("New bundle", "new");
-  const user = userField(app, (id) => changed({ user: id }));
+  const user = userField(app, (id) => changed({ user: id }), "Or one user");
   const sample = h("select", { id: fresh("sample"), onchange: () => changed({ user: "", sample: sample.value }) }, SAMPLES.map((size) => h("option", { value: String(size) }, count(size, "user"))));
   const run = h("button", { type: "button", class: "primary", id: "run", onclick: () => changed({ user: "", sample: sample.value, old: old.input.value, new: fresher.input.value }) }, "Compare a sample");
+  const by = h("select", { id: fresh("by"), onchange: () => changed({ by: by.value }) }, h("option", { value: "" }, "history length only"), (app.info.served.user_features ?? []).map((name) => h("option", { value: name }, `and ${plain(name, 30)}`)));
   const reports = h("p", { class: "faint", id: "reports" });
   const answer = h("div", { id: "comparison" });
   fill(main, h("h1", { tabindex: "-1" }, "Compare two bundles"), h("section", { class: "card asking", "aria-label": "What to compare" },
-    h("div", { class: "fields" }, old.element, fresher.element, h("div", { class: "field" }, h("label", { for: sample.id }, "Sample"), sample), h("div", { class: "field end" }, run), user.element), reports), answer);
+    h("div", { class: "fields" }, old.element, fresher.element, h("div", { class: "field" }, h("label", { for: sample.id }, "Sample"), sample), h("div", { class: "field" }, h("label", { for: by.id }, "Segments by"), by), h("div", { class: "field end" }, run)), h("div", { class: "or" }, user.element), reports), answer);
 
   async function update(given) {
     params = given;
@@ -46,7 +47,7 @@ export function mount(main, app) {
       if (whole.length < 2) return ready(answer, emptyPanel("There is only one bundle.", "Export a second run into this store (limerank export RUN --store STORE --no-activate), and come back."));
       if (!params.run) return ready(answer, emptyPanel("Choose what to compare.", "“Compare a sample” ranks for the same users with both bundles; a user shows the two orders side by side."));
       busy(answer, "Ranking with both bundles…");
-      const body = { old: old.input.value, new: fresher.input.value, limit: 100, seed: 0, deadline_ms: 30000, ...(params.user ? { user_ids: [params.user] } : { sample: Number(params.sample) || 50 }) };
+      const body = { old: old.input.value, new: fresher.input.value, limit: 100, seed: 0, deadline_ms: 30000, ...(params.user ? { user_ids: [params.user] } : { sample: Number(params.sample) || 50, by: params.by || null }) };
       const found = await call("POST", "/v1/bundles/compare", { body, signal });
       draw(found);
     } catch (error) {
@@ -67,6 +68,7 @@ export function mount(main, app) {
       fill(field, newestFirst.map((one) => h("option", { value: one.id }, text(one))));
       field.value = wanted;
     }
+    by.value = params.by ?? "";
     sample.value = SAMPLES.includes(Number(params.sample)) ? String(params.sample) : "50";
     const links = known.filter((one) => [old.input.value, fresher.input.value].includes(one.id)).map((one) => reportLink(one, `Report of the run behind ${one.id.split("-").at(-1)}`));
     fill(reports, links.flatMap((one, n) => (n ? [" · ", one] : [one])));
@@ -89,7 +91,7 @@ export function mount(main, app) {
   function segments(found) {
     const rows = found.segments.map((one) => [`${one.feature === "history" ? "history " : `${plain(one.feature, 20)} = `}${plain(one.value, 40)}`, whole(one.users), bar(one.overlap_10), bar(one.overlap_100), fixed(one.tau, 2), signed(one.score_shift, 4)]);
     return h("section", { class: "card", "aria-labelledby": "segments-title" }, h("h2", { id: "segments-title" }, "By segment"),
-      h("p", { class: "faint" }, "Users by how many events they have."), table(["segment", number("users"), number("overlap at 10"), number("overlap at 100"), number("tau"), number("score shift")], rows, { caption: "Agreement by segment" }));
+      table(["segment", number("users"), number("overlap at 10"), number("overlap at 100"), number("tau"), number("score shift")], rows, { caption: "Agreement by segment" }));
   }
 
   function changedMost(found) {
@@ -103,7 +105,7 @@ export function mount(main, app) {
     const rows = [...shown].sort((a, b) => (a.new_position ?? 1e9) - (b.new_position ?? 1e9)).map((each) => [item(each.id, each.display), place(each.old_position), place(each.new_position), each.old_position && each.new_position ? movement(each.old_position, each.new_position, found.limit) : "–", probability(each.old_score ?? NaN), probability(each.new_score ?? NaN)]);
     const drawing = slopes(shown.map((each) => ({ name: plain(each.display ?? each.id, 40), before: each.old_position, after: each.new_position })), { label: `Positions under both bundles, the first ${DEPTH}`, left: `old ${name(found.old)}`, right: `new ${name(found.new)}`, depth: Math.min(DEPTH, one.items.length) });
     return h("section", { class: "card", "aria-labelledby": "orders-title" }, h("h2", { id: "orders-title" }, "Both orders for ", h("bdi", {}, plain(one.user_id, 40))),
-      figure(`The first ${DEPTH}`, drawing, ["item", number("old"), number("new"), number("moved"), number("old score"), number("new score")], rows, "Blue rises, orange falls, dashes leave or enter."));
+      figure(`The first ${DEPTH}`, drawing, ["item", number("old"), number("new"), number("moved"), number("old score"), number("new score")], rows, "Blue rises, dashed orange falls; short strokes come from, or go, below."));
   }
 
   const place = (position) => (position ? whole(position) : `below ${DEPTH * 5}`);

@@ -80,11 +80,12 @@ export function item(id, display, most = 48) {
 export function table(columns, rows, { caption = "", style = "" } = {}) {
   const heads = columns.map((column) => (typeof column === "string" ? { name: column, kind: "text" } : column));
   return h("div", { class: `wide ${style}`, tabindex: "0", role: "region", "aria-label": caption || "Table" },
-    h("table", {}, caption ? h("caption", { class: "unseen" }, caption) : null,
-      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: head.kind }, head.name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, n) => {
+    h("table", { role: "table" }, caption ? h("caption", { class: "unseen" }, caption) : null,
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head) => h("th", { scope: "col", role: "columnheader", class: head.kind }, head.name === "" ? h("span", { class: "unseen" }, "actions") : head.name)))),
+      // roles are written out, because styles for phones lay some rows out as grids, which would lose them
+      h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, row.map((cell, n) => {
         const content = cell instanceof Node || Array.isArray(cell) ? cell : data(cell ?? "–", 80);
-        return n === 0 ? h("th", { scope: "row", class: heads[n].kind }, content) : h("td", { class: heads[n]?.kind }, content);
+        return n === 0 ? h("th", { scope: "row", role: "rowheader", class: heads[n].kind }, content) : h("td", { role: "cell", class: heads[n]?.kind, "data-label": heads[n]?.name ?? null }, content);
       }))))));
 }
 

@@ -8,10 +8,10 @@ import { count } from "./format.js";
 const FOUND = 12;
 
 /** A field that finds users; without the scope for it, one that takes an id as it is. */
-export function userField(app, choose) {
+export function userField(app, choose, label = "User") {
   const may = app.may("admin");
   return combobox({
-    label: "User",
+    label,
     placeholder: app.info.served.example_user ?? "an id",
     hint: may ? "" : "Searching users needs the scope admin; an id can be typed.",
     choose,

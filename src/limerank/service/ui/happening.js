@@ -10,7 +10,7 @@ let last = {};
 /** A field for a feature: a choice where all values are known, else free. */
 export function featureField(feature, value, changed) {
   const id = fresh("feature");
-  const values = feature.values ?? [];
+  const values = sorted(feature.values ?? []);
   const choices = feature.kind === "categorical" && !feature.more && values.length > 0;
   let input;
   let listing = null;
@@ -27,10 +27,13 @@ export function featureField(feature, value, changed) {
   return h("div", { class: "field" }, h("label", { for: id }, plain(feature.name, 30)), input, listing);
 }
 
+/** Numbers in their order, even where they are texts. */
+const sorted = (values) => (values.every((one) => one !== "" && Number.isFinite(Number(one))) ? [...values].sort((a, b) => Number(a) - Number(b)) : values);
+
 /** Values to begin with: those of last time, else "it happened": the largest that is known. */
 function begun(feature) {
   if (feature.name in last) return last[feature.name];
-  if (feature.kind === "continuous" && feature.values?.length) return feature.values.at(-1);
+  if (feature.kind === "continuous" && feature.values?.length) return Number(feature.values.at(-1).toPrecision(3));
   const values = (feature.values ?? []).map(String);
   return feature.kind === "categorical" && values.includes("1") ? "1" : undefined;
 }

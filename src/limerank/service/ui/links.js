@@ -23,7 +23,9 @@ export function mount(main, app) {
   const refresh = h("button", { type: "button", onclick: () => { known = { bundle: null, answer: null }; update(params); } }, "Refresh");
   fill(main, h("h1", { tabindex: "-1" }, "The links"),
     h("p", { class: "lead" }, "Everything between a candidate and a history goes through these few vectors. A link attracts some items of the catalog, whoever asks; what it then reads of a history is up to the user."),
-    h("section", { class: "card asking", "aria-label": "Which links" }, h("div", { class: "fields" }, order.element, h("div", { class: "field end" }, refresh))), answer);
+    answer);
+  const tools = h("div", { class: "tools" }, order.input, refresh);
+  order.input.setAttribute("aria-label", "Order of links");
 
   async function update(given) {
     params = given;
@@ -53,7 +55,7 @@ export function mount(main, app) {
         fact(fixed(found.spectrum.effective_rank.weights, 1), "effective rank", "how many directions the items really use"),
         fact(whole(dead.length), "dead", dead.length ? dead.map((one) => one.link).join(", ") : "all tell items apart"),
         fact(whole(twins.length), "duplicates", twins.length ? twins.map((one) => `${one.link} = ${one.duplicate_of}`).join(", ") : "none is another’s twin")),
-      h("section", { class: "card", "aria-labelledby": "map-title" }, h("h2", { id: "map-title" }, "Map"),
+      h("section", { class: "card", "aria-labelledby": "map-title" }, h("div", { class: "title" }, h("h2", { id: "map-title" }, "Map"), tools),
         h("p", { class: "faint" }, used ? `The stronger the color, the more of the scores it makes: of ${count(found.usage.rankings, "ranking")} since ${time(found.usage.since)} UTC. ${found.usage.means ?? ""}` : "No traffic yet: colors appear when rankings are served (those of this page do not count)."),
         figureOf(sorted, found, used)),
       chosen ? detail(chosen, found, used) : h("p", { class: "faint", id: "link-detail" }, "Choose a link of the map to see what it attracts."),

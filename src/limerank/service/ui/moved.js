@@ -6,8 +6,7 @@ import { fill, h, item, plain, short } from "./dom.js";
 import { signed, whole } from "./format.js";
 import { positions } from "./ranking.js";
 
-const SHOWN = 6;
-const EXPLAINED = 3;
+const SHOWN = 4;
 const LINKS = 3;
 
 /** Items of either ranking by how far they moved: [{id, display, before, after}]; undefined where a list does not hold it. */
@@ -37,10 +36,10 @@ export function movedPanel({ before, after, against, bodies, why, whyParams, sig
   const title = h("h2", {}, "What moved");
   if (!all.length) return h("section", { class: "card moved", "aria-label": "What moved" }, title, h("p", {}, `Nothing: the order is the same as ${against}.`));
   const most = all.slice(0, SHOWN);
-  const slots = new Map(most.slice(0, EXPLAINED).map((one) => [one.id, h("p", { class: "why faint" }, why ? "Asking why…" : "")]));
+  const slots = new Map(most.map((one) => [one.id, h("p", { class: "why faint" }, why ? "Asking why…" : "")]));
   const place = (n) => (n === undefined ? h("span", { class: "faint" }, `below ${whole(before.items.length)}`) : h("span", {}, `#${whole(n)}`));
   const panel = h("section", { class: "card moved", "aria-label": "What moved" }, title,
-    h("p", {}, `Compared with ${against}: `, h("strong", {}, whole(all.length)), ` of the first ${whole(after.items.length)} moved; of the best 10, `, h("strong", {}, whole(Math.round(overlap(before, after, 10) * Math.min(10, after.items.length)))), " are the same."),
+    h("p", {}, `Compared with ${against}: `, h("strong", {}, whole(all.filter((one) => one.after !== undefined).length)), ` of the first ${whole(after.items.length)} stand elsewhere; of the best 10, `, h("strong", {}, whole(Math.round(overlap(before, after, 10) * Math.min(10, after.items.length)))), " are the same."),
     h("ol", { class: "movers" }, most.map((one) => {
       const up = (one.after ?? Infinity) < (one.before ?? Infinity);
       return h("li", { "data-item": one.id },

@@ -30,11 +30,11 @@ export function rankingTable({ answer, before, tasks, task, shown, whyParams, on
   const score = (one, name) => one.scores?.[name] ?? (name === chosen ? one.score : NaN);
   const rows = answer.items.slice(0, shown);
   const largest = Object.fromEntries(order.map((name) => [name, Math.max(0, ...rows.map((one) => score(one, name)))]));
-  const heads = [{ name: "#", kind: "number" }, ...(stood ? [{ name: "moved", kind: "number" }] : []), { name: "item", kind: "text" },
+  const heads = [{ name: "#", kind: "number" }, { name: "item", kind: "name" },
     ...order.map((name, n) => ({ name: `P(${plain(name, 24)})${n === 0 && order.length > 1 ? " ↓" : ""}`, kind: "number" })), { name: "", kind: "acts" }];
   const cells = rows.map((one, n) => {
     const id = String(one.id);
-    return [whole(n + 1), ...(stood ? [movement(stood.get(id), n + 1, before.items.length)] : []), item(one.id, one.display),
+    return [[h("span", { class: "position" }, whole(n + 1)), stood ? [" ", movement(stood.get(id), n + 1, before.items.length)] : null], item(one.id, one.display),
       ...order.map((name) => likely(score(one, name), largest[name])),
       h("span", { class: "acts" },
         h("button", { type: "button", class: "small", "data-event": id, "aria-label": `Event with ${plain(one.display ?? id, 40)}`, title: "Something happens with this item", onclick: () => onEvent(id, one.display, n + 1) }, "Click"),

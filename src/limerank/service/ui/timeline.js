@@ -7,6 +7,17 @@ import { count, time, whole } from "./format.js";
 
 const PAGE = 25;
 
+/** Events that happened at the same time, together. */
+function sessions(events) {
+  const found = [];
+  for (const event of events) {
+    if (found.length && found.at(-1)[0].timestamp === event.timestamp && event.timestamp) found.at(-1).push(event);
+    else if (found.length && !event.timestamp) found.at(-1).push(event);
+    else found.push([event]);
+  }
+  return found;
+}
+
 /** A timeline of whoever `show` names; `turn` is told when another page is wanted, `drop` an event to leave out. */
 export function timeline(app, { turn, drop }) {
   const body = h("div", { class: "timeline" });
@@ -48,7 +59,8 @@ export function timeline(app, { turn, drop }) {
       return;
     }
     const dropped = new Set(steps.filter((step) => step[0] === "drop").map((step) => `${step[1]} ${step[2] ?? ""}`));
-    ready(body, h("ol", { class: "events", start: String(page * PAGE + 1) }, answer.history.map((event) => row(event, dropped, before))));
+    ready(body, h("ol", { class: "sessions" }, sessions(answer.history).map((events) => h("li", {},
+      h("time", { datetime: events[0].timestamp ?? null }, time(events[0].timestamp)), h("ul", { class: "events" }, events.map((event) => row(event, dropped, before)))))));
   }
 
   function row(event, dropped, before) {
@@ -56,12 +68,12 @@ export function timeline(app, { turn, drop }) {
     const later = before && event.timestamp && Date.parse(event.timestamp) >= Date.parse(before);
     const unread = event.read === false;
     const features = Object.entries(event.features ?? {});
-    return h("li", { class: out || unread || later ? "out" : null },
-      h("div", { class: "head" }, h("time", { datetime: event.timestamp ?? null }, time(event.timestamp)), event.source === "events" ? h("span", { class: "tag" }, "stored") : null, event.type && event.type !== "event" ? h("span", { class: "tag" }, data(event.type, 24)) : null),
-      h("div", { class: "what" }, item(event.item_id, event.display),
-        out ? h("span", { class: "tag warn" }, "left out") : unread ? h("span", { class: "tag warn" }, `not read: ${plain(event.why ?? "", 60)}`) : later ? h("span", { class: "tag warn" }, "not yet happened")
-          : h("button", { type: "button", class: "small quiet", "data-drop": event.item_id, "aria-label": `Leave out the event with ${plain(event.display ?? event.item_id, 40)} of ${time(event.timestamp)}`, onclick: () => drop(event.item_id, event.timestamp) }, "Leave out")),
-      features.length ? h("p", { class: "features" }, features.map(([name, value], n) => [n ? ", " : "", `${plain(name, 24)} `, data(Array.isArray(value) ? value.join(", ") : value, 40)])) : null);
+    const why = out ? "left out" : unread ? `not read: ${plain(event.why ?? "", 60)}` : later ? "not yet happened" : "";
+    return h("li", { class: why ? "out" : null },
+      h("div", { class: "what" }, item(event.item_id, event.display), event.source === "events" ? h("span", { class: "tag" }, "stored") : null, event.type && event.type !== "event" ? h("span", { class: "tag" }, data(event.type, 24)) : null,
+        features.length ? h("span", { class: "features" }, features.map(([name, value], n) => [n ? ", " : "", `${plain(name, 24)} `, data(Array.isArray(value) ? value.join(", ") : value, 40)])) : null),
+      why ? h("span", { class: "tag warn" }, why)
+        : h("button", { type: "button", class: "small quiet", "data-drop": event.item_id, title: "Rank as if this had not happened", "aria-label": `Leave out the event with ${plain(event.display ?? event.item_id, 40)} of ${time(event.timestamp)}`, onclick: () => drop(event.item_id, event.timestamp) }, "✕"));
   }
 
   function visitor() {
