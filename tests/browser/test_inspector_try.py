@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 USER = "u7"
 SHOWN = 20
+MINUS = "\u2212"
 NOT_RECORDED = {"options": {"record": False}}
 FIRST_VIEW_REQUESTS, FIRST_VIEW_BYTES = 30, 150_000
 
@@ -64,7 +65,7 @@ def test_a_user_is_found_and_ranked(page: Inspector) -> None:
     assert "Choose somebody" in page.find("#ranking").inner_text()
     field = page.tab.get_by_role("combobox", name="User")
     field.press_sequentially("u")
-    options = page.tab.get_by_role("option")
+    options = page.find("[role=listbox] [role=option]")
     options.first.wait_for()
     found = page.call("GET", "/v1/users?prefix=u&limit=12")["users"]
     assert [text.split("\n")[0] for text in options.all_inner_texts()] == [one["id"] for one in found]
@@ -117,7 +118,7 @@ def test_a_click_changes_the_order_as_the_api_says(page: Inspector) -> None:
         page.call("POST", "/v1/explain", {**asks, **more})["candidates"][0]["logit"]
         for more in ({}, {"events": [event]})
     ]
-    said = page.find(".movers li").first.inner_text().replace("−", "-")
+    said = page.find(".movers li").first.inner_text().replace(MINUS, "-")
     assert float(re.findall(r"Logit ([+-][\d.]+)", said)[0]) == pytest.approx(logits[1] - logits[0], abs=6e-4)
     assert re.search(r"link \d+ [+-]", said)
     assert ids(after) != ids(before)
