@@ -38,6 +38,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "show_item": ("i1",),
     "publish_bundle": ([b"tar"],),
     "diff_bundles": ("b1", "b2"),
+    "compare_bundles": ("b1",),
+    "show_report": ("b1",),
     "show_bundle": ("b1",),
     "verify_bundle": ("b1",),
     "activate_bundle": ("b1",),
