@@ -142,7 +142,12 @@ def test_looks_that_cannot_be_say_why(looked_at: RunningService) -> None:
 
 def test_why_adds_up_to_the_score_for_candidates_side_by_side(looked_at: RunningService) -> None:
     """The sum of the terms is the logit, and its probability what the ranking says, with and without changes."""
-    for change in ({}, {"events": [{"item_id": "i3", "features": CLICK}]}, {"without": [{"item_id": "i1"}]}):
+    changes: list[dict[str, Any]] = [
+        {},
+        {"events": [{"item_id": "i3", "features": CLICK}]},
+        {"without": [{"item_id": "i1"}]},
+    ]
+    for change in changes:
         ranking = rank(looked_at, "u22", **change)
         best = [one["id"] for one in ranking["items"][:2]]
         told = looked_at.post("/v1/explain", {"user_id": "u22", "item_ids": best, "context": CONTEXT, **change}).json()
