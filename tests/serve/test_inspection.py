@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exporting import exported
+from hostile_store import BUSY, EVENTS, LONG, WICKED, hostile_store
 from numpy.typing import NDArray
 
 from limerank.api.run import Run
@@ -105,6 +106,43 @@ def test_items_are_found_by_id_and_by_what_they_are_called(looked_at: Path) -> N
         assert [one.id for one in find_items(engine.catalog, indexes, "<B>", 9)[0]] == ["new-1"]
         assert [one.id for one in find_items(engine.catalog, indexes, "שלום", 9)[0]] == ["new-2"]
         assert find_items(engine.catalog, indexes, "i", 2)[1]
+
+
+@pytest.fixture(scope="module")
+def wicked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose items have names, which mean harm."""
+    return hostile_store(tmp_path_factory.mktemp("wicked"), 500)
+
+
+def test_names_of_a_bundle_are_found_in_any_case(wicked: Path) -> None:
+    """Also those of 100,000 characters; ids come first, and whoever has both is found once."""
+    with Engine.open(wicked) as engine:
+        indexes = Indexes()
+        for name in WICKED:
+            found, more = find_items(engine.catalog, indexes, name, 5)
+            assert (found[0].id, found[0].matched) == (name, "id")
+            assert [one.matched for one in found[1:]] == ["display"] * 4
+            assert all((one.display or "").startswith(name) for one in found[1:])
+            assert len({one.id for one in found}) == 5
+            assert more
+        folded = find_items(engine.catalog, indexes, WICKED[0].upper(), 100)[0]
+        named = [
+            one for one in range(500) if one % len(WICKED) == 0 and one != len(WICKED)
+        ]  # that one has the long name
+        assert len(folded) == len(named)
+        (long,) = find_items(engine.catalog, indexes, LONG[:200].upper(), 5)[0]
+        assert long.display is not None
+        assert long.display.startswith(LONG)
+        engine.delete([long.id])
+        assert find_items(engine.catalog, indexes, "long l", 5) == ([], False)
+
+
+def test_a_long_history_is_shown_to_its_oldest_event(wicked: Path) -> None:
+    with Engine.open(wicked) as engine, HistoryStore.open(wicked) as histories:
+        page = user_events(engine, histories, BUSY, EVENTS - 5, 10)
+        assert (page.total, page.read, len(page.events)) == (EVENTS, EVENTS, 5)
+        assert [one.item_id for one in page.events] == list(WICKED[4::-1])
+        assert all(one.display for one in page.events)
 
 
 def scored(engine: Engine, user: str, **asked: object) -> NDArray[np.float32]:
