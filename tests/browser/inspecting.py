@@ -18,7 +18,7 @@ from browser.looking import DESKTOP, HEIGHT, Scheme
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page
 
-WAIT = PATIENCE * 1000
+WAIT = PATIENCE * 500
 WATCHING = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));

@@ -40,6 +40,7 @@ function drawService() {
 
 function changeKey(text) {
   useKey(text);
+  fill(main, h("p", { class: "waiting" }, "Asking the service…"));
   start();
 }
 

@@ -1,6 +1,6 @@
 // Questions, keys, and problems: what is said when something needs a decision or went wrong.
 
-import { fill, fresh, h } from "./dom.js";
+import { fill, fresh, h, refill } from "./dom.js";
 
 /** Ask before something happens; resolves to whether it should. Escape and "Cancel" say no. */
 export function confirmed({ title, lines, action, scope }) {
@@ -51,7 +51,7 @@ export function emptyPanel(title, ...more) {
 /** A form for a key; `given` is called with it, or with an empty text to use none. */
 export function keyForm(current, given) {
   const id = fresh("key");
-  const input = h("input", { id, type: "password", autocomplete: "off", spellcheck: "false", placeholder: "lk_…", value: current });
+  const input = h("input", { id, type: "password", autocomplete: "off", spellcheck: "false", placeholder: "lr_…", value: current });
   const form = h("form", { class: "key", onsubmit: (event) => { event.preventDefault(); given(input.value.trim()); } },
     h("label", { for: id }, "Key"), input,
     h("p", { class: "faint" }, "It stays in this tab until you close it, is sent in a header only, and is never part of an address. Make one with ", h("code", {}, "limerank keys create STORE --scope rank"), "."),
@@ -82,5 +82,5 @@ export function busy(element, text) {
 /** It is done. */
 export function ready(element, ...children) {
   element.removeAttribute("aria-busy");
-  fill(element, ...children);
+  refill(element, ...children);
 }

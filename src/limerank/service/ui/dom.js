@@ -30,6 +30,21 @@ export function fill(element, ...children) {
   return element;
 }
 
+const ABLE = "a[href], button:not([disabled]), input, select, textarea, summary, [tabindex]";
+const labelOf = (element) => element.getAttribute("aria-label") ?? element.textContent;
+
+/** Replace what is in an element, without closing what somebody opened or losing the focus that was inside. */
+export function refill(element, ...children) {
+  const within = element.contains(document.activeElement) && document.activeElement !== element;
+  const focused = within ? labelOf(document.activeElement) : "";
+  const opened = new Set([...element.querySelectorAll("details[open] > summary")].map((one) => one.textContent));
+  fill(element, ...children);
+  for (const summary of element.querySelectorAll("details > summary")) if (opened.has(summary.textContent)) summary.parentElement.open = true;
+  if (!within) return;
+  const again = [...element.querySelectorAll(ABLE)].find((one) => labelOf(one) === focused) ?? element.querySelector("button:not([disabled]), a[href]");
+  (again ?? document.querySelector("main h1"))?.focus({ preventScroll: true });
+}
+
 const SHOWN = 60;
 
 /** Text from a log: in its own direction, cut where it is long, with a way to all of it. */

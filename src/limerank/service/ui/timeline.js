@@ -2,7 +2,7 @@
 
 import { call, givenUp, Newest, path } from "./api.js";
 import { busy, emptyPanel, problemPanel, ready } from "./dialogs.js";
-import { data, fill, h, item, plain } from "./dom.js";
+import { data, fill, h, item, plain, refill } from "./dom.js";
 import { count, time, whole } from "./format.js";
 
 const PAGE = 25;
@@ -47,7 +47,7 @@ export function timeline(app, { turn, drop }) {
       `${count(total, "event")}: ${whole(answer.events_in_bundle)} from the bundle, ${whole(answer.events_stored)} stored since. `,
       answer.read === undefined || answer.read === total ? "" : `The ranker reads the newest ${whole(answer.read)}.`);
     const pages = Math.max(1, Math.ceil(total / PAGE));
-    fill(pager, pages === 1 ? null : [
+    refill(pager, pages === 1 ? null : [
       h("button", { type: "button", class: "small", disabled: page === 0, onclick: () => turn(page - 1) }, "← Newer"),
       h("span", {}, `${whole(page * PAGE + 1)}–${whole(Math.min(total, (page + 1) * PAGE))} of ${whole(total)}`),
       h("button", { type: "button", class: "small", disabled: page >= pages - 1, onclick: () => turn(page + 1) }, "Older →"),

@@ -3,7 +3,7 @@
 import { go, shared } from "./address.js";
 import { call, givenUp, Newest } from "./api.js";
 import { busy, emptyPanel, problemPanel, ready } from "./dialogs.js";
-import { announce, fill, fresh, h, plain } from "./dom.js";
+import { announce, fill, fresh, h, plain, refill } from "./dom.js";
 import { userField } from "./finding.js";
 import { count, whole } from "./format.js";
 import { askWhatHappens, featureField } from "./happening.js";
@@ -124,7 +124,7 @@ export function mount(main, app) {
 
   function drawChips(steps) {
     const without = (n) => changed({ steps: JSON.stringify(steps.filter((_, other) => other !== n)), older: params.older });
-    fill(chips, steps.length === 0 ? null : [h("span", { class: "label" }, "Changes"),
+    refill(chips, steps.length === 0 ? null : [h("span", { class: "label" }, "Changes"),
       steps.map((step, n) => h("button", { type: "button", class: "chip", "data-step": step[0], "aria-label": `Undo: ${stepText(step)}`, onclick: () => without(n) }, h("bdi", {}, stepText(step)), h("span", { "aria-hidden": "true" }, " ✕"))),
       h("button", { type: "button", class: "small", onclick: () => changed({ steps: "" }) }, "Undo all"),
       steps.length > 1 ? h("label", { class: "inline" }, "compare with ", h("select", { id: "vs", onchange: (event) => changed({ vs: event.target.value === "stored" ? "stored" : "" }) },
