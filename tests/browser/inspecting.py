@@ -136,6 +136,6 @@ def inspected(store: Path, *arguments: str) -> Iterator[Served]:
         yield served
 
 
-def steps(*changes: list[Any]) -> str:
+def steps(*changes: Any) -> str:
     """Changes as the address has them."""
     return json.dumps(list(changes))

@@ -63,7 +63,7 @@ function close() {
 async function show() {
   const mine = ++turn;
   const { view: asked, params } = here();
-  const name = asked in VIEWS ? asked : "try";
+  const name = Object.hasOwn(VIEWS, asked) ? asked : "try";
   drawViews(name, params);
   if (name !== open.name) {
     const first = open.name === null;

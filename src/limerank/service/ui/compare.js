@@ -39,6 +39,7 @@ export function mount(main, app) {
     params = given;
     if (!app.may("admin")) return ready(answer, emptyPanel("Comparing needs a key with the scope admin.", "Enter one with “Key” at the top; `limerank keys create STORE --scope admin` makes one."));
     const signal = newest.begin();
+    busy(answer, "Looking at the bundles…");
     try {
       bundles ??= await call("GET", "/v1/bundles", { signal });
       drawChoices();

@@ -34,7 +34,7 @@ const ADVICE = {
 
 /** What went wrong, and what to do about it. */
 export function problemPanel(problem, retry) {
-  const advice = ADVICE[problem.kind];
+  const advice = Object.hasOwn(ADVICE, problem.kind ?? "") ? ADVICE[problem.kind] : null;
   return h("div", { class: "problem", role: "alert" },
     h("p", {}, h("strong", {}, problem.title ?? "Something went wrong")),
     h("p", { dir: "auto" }, String(problem.message).slice(0, 600)),

@@ -47,7 +47,7 @@ export function mount(main, app) {
     const dead = found.links.filter((one) => one.dead);
     const twins = found.links.filter((one) => one.duplicate_of !== null && one.duplicate_of !== undefined);
     const used = found.usage.rankings > 0;
-    const sorted = [...found.links].sort(BY[params.order] ?? (used ? BY.usage : BY.number));
+    const sorted = [...found.links].sort(Object.hasOwn(BY, params.order ?? "") ? BY[params.order] : used ? BY.usage : BY.number);
     const chosen = found.links.find((one) => String(one.link) === params.link);
     ready(answer,
       h("div", { class: "cards" },

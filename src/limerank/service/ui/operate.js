@@ -2,7 +2,7 @@
 
 import { call, givenUp, Newest, path } from "./api.js";
 import { lines } from "./charts.js";
-import { confirmed, emptyPanel, problemPanel, ready } from "./dialogs.js";
+import { busy, confirmed, emptyPanel, problemPanel, ready } from "./dialogs.js";
 import { announce, data, figure, fill, h, plain, table } from "./dom.js";
 import { bytes, clock, count, fixed, long, ms, percent, time, whole } from "./format.js";
 import { reportLink } from "./reports.js";
@@ -97,6 +97,7 @@ export function mount(main, app) {
       ready(bundles, emptyPanel("Bundles are hidden.", "Listing and exchanging them needs a key with the scope admin."));
       return;
     }
+    busy(bundles, "Looking at the bundles…");
     try {
       drawBundles(await call("GET", "/v1/bundles", { signal: asking.begin() }));
     } catch (error) {
