@@ -127,7 +127,7 @@ def test_a_look_is_no_traffic_and_changes_nothing(looked_at: RunningService) -> 
 
 
 def test_looks_that_cannot_be_say_why(looked_at: RunningService) -> None:
-    refused = [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"history": [], "without": [{"item_id": "i1"}]}, "without"),
         ({"history": [], "until": 1_700_000_000_000}, "until"),
         ({"until": 17}, "until"),

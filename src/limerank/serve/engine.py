@@ -198,8 +198,8 @@ class Engine:
 
         The history before that is the bundle's with the events that were stored since, in order of time; or, if it is
         given, `history` and nothing else, of which nothing is kept; or all but the events that are `left_out`, to see
-        what a ranking would be without them. An unknown user ranks with an empty history; an
-        unknown item is scored as 'unknown' and listed as such. `now` is the time of the request in milliseconds since
+        what a ranking would be without them. An unknown user ranks with an empty history; an unknown item is scored as
+        'unknown' and listed as such. `now` is the time of the request in milliseconds since
         1970, which only rankers that read times care about; by default the latest the engine knows of: the bundle's
         watermark or the time of an event. `exclude_seen` leaves out every item that the user has an event with, stored
         (however long ago) or in `events`. With `deadline_ms` the answer leaves out work that does not fit, and says

@@ -1,4 +1,4 @@
-"""/ui: the inspector, a page of plain files that come with the package and ask nothing but this service's public API."""
+"""/ui: the inspector, a page of plain files that come with the package and ask only this service's public API."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class Asset:
 def assets() -> tuple[str, dict[str, Asset]]:
     """All files of the page by name, and their common version.
 
-    They are read once: a request names one of these or nothing, so no path can lead elsewhere. The page loads all others
-    below the version, so that an updated service never mixes old files with new ones, and browsers may keep them.
+    They are read once: a request names one of these or nothing, so no path can lead elsewhere. The page loads all
+    others below the version, so that an updated service never mixes old files with new ones, and browsers may keep
+    them.
     """
     folder = resources.files("limerank.service").joinpath("ui")
     read = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(TYPES))}
