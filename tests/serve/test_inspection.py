@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,23 @@ def test_users_of_the_bundle_and_of_stored_events_are_found_together(looked_at: 
             histories.erase(user)
         gone = [one.id for one in find_users(engine, histories, indexes, "u5", 100)[0]]
         assert gone == [name for name in wanted if name not in ("u5a", "u52")]
+
+
+def test_stored_users_are_looked_up_in_an_index(looked_at: Path) -> None:
+    """Not by reading all of them; a file that was made without the index gets it from whoever writes next."""
+    with HistoryStore.open(looked_at) as histories:
+        histories.add([Happened("indexed", "i1", 1_700_000_000_000, CLICK)])
+    plan = "EXPLAIN QUERY PLAN SELECT * FROM users WHERE user_id >= ? AND user_id < ? ORDER BY user_id LIMIT 5"
+    for remove in (False, True):
+        with closing(sqlite3.connect(looked_at / "histories/events.sqlite")) as connection:
+            if remove:
+                connection.execute("DROP INDEX by_user_id")
+                assert "by_user_id" not in str(connection.execute(plan, (b"a", b"b")).fetchall())
+        with HistoryStore.open(looked_at) as histories:
+            histories.add([Happened("indexed", "i1", 1_700_000_000_001 + remove, CLICK)])
+            assert [one.user_id for one in histories.beginning_with("indexe", 5)] == ["indexed"]
+        with closing(sqlite3.connect(looked_at / "histories/events.sqlite")) as connection:
+            assert "by_user_id" in str(connection.execute(plan, (b"a", b"b")).fetchall())
 
 
 def test_items_are_found_by_id_and_by_what_they_are_called(looked_at: Path) -> None:
@@ -285,6 +304,10 @@ def test_two_bundles_are_compared_user_by_user(runs: dict[str, Run], tmp_path: P
         found = compare(old, new, None, by=None, **ample)  # type: ignore[arg-type]
         assert [one.user_id for one in found.compared] == sampled_users(old, new, 12, 3)
         assert sampled_users(old, new, 12, 3) != sampled_users(old, new, 12, 4)
+        gone = found.compared[0].user_id
+        with HistoryStore.open(store) as histories:
+            histories.erase(gone)
+        assert gone not in sampled_users(old, new, 12, 3)
         assert sum(one.users for one in found.segments if one.feature == "history") == 12
         changed = found.most_changed()
         assert [one.change.overlap_10 for one in changed] == sorted(one.change.overlap_10 or 0 for one in changed)

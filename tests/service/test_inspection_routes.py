@@ -223,7 +223,10 @@ def test_what_forms_need_is_in_info(looked_at: RunningService) -> None:
     assert "phone" in context["device"]["values"]
     assert [one["name"] for one in served["event"]] == served["event_features"]
     assert served["has_times"]
-    assert looked_at.http.get(f"/v1/users/{served['example_user']}").json()["total"] > 0
+    example = served["example_user"]
+    assert looked_at.http.get(f"/v1/users/{example}").json()["total"] > 0
+    looked_at.http.delete(f"/v1/users/{example}")
+    assert looked_at.http.get("/v1/info").json()["served"]["example_user"] not in (example, None)
 
 
 def test_a_user_with_16384_events(dataset: StoredDataset, tmp_path: Path) -> None:

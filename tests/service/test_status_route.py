@@ -77,6 +77,7 @@ def test_seconds_follow_each_other_without_gaps() -> None:
         (1002, 0, 0),
     ]
     assert told.seconds[0].milliseconds == [1.0, 2.0, 3.0]
+    assert told.seconds[0].milliseconds is not recent.told().seconds[0].milliseconds
     time = 1004.0
     assert [(one.requests, one.failed) for one in recent.told().seconds][-1] == (2, 2)
     assert told.stages["total"] == [1.0, 2.0, 3.0]

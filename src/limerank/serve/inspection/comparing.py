@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def compare(
 
 
 def sampled_users(old: Engine, new: Engine, count: int, seed: int) -> list[str]:
-    """Users that both bundles know, at random; the same for the same seed and bundles."""
+    """Users that both bundles know, at random, and nobody who was erased; the same for the same seed and bundles."""
     ids: IdMap = new.bundle.user_ids
     if len(ids) <= FIRST_ROW:
         return []
@@ -150,7 +151,12 @@ def sampled_users(old: Engine, new: Engine, count: int, seed: int) -> list[str]:
     rows = np.random.default_rng(seed).choice(known, min(known, TRIES * count), replace=False) + FIRST_ROW
     names = ids.names_of(rows)
     both = old.bundle.user_ids.rows_of(names) != UNKNOWN_ROW
-    return [name for name, one in zip(names, both.tolist(), strict=True) if one][:count]
+    known_names = (name for name, one in zip(names, both.tolist(), strict=True) if one)
+    return list(islice((name for name in known_names if not _is_erased(new, name)), count))
+
+
+def _is_erased(engine: Engine, user: str) -> bool:
+    return engine.histories is not None and engine.histories.of(user).erased_at is not None
 
 
 def change_of(before: Ranking, after: Ranking, task: str) -> Change:

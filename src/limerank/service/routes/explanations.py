@@ -16,6 +16,7 @@ from limerank.serve.catalog import Catalog
 from limerank.serve.explanation.explain import CandidateExplanation, EventRead, explain
 from limerank.serve.explanation.link_profiles import LinkProfile, lime_ranker, link_profiles
 from limerank.serve.inspection.link_map import DEAD, DUPLICATE, LinkMap, MappedLink, link_map
+from limerank.serve.workers import Workers
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
 from limerank.service.problems import RefusalError
 from limerank.service.routes.asking import as_given, leased, request_arguments, text_of, texts_of
@@ -55,7 +56,15 @@ class Kept(Generic[Made]):
 
 
 PROFILES: Kept[list[LinkProfile]] = Kept(link_profiles)
-MAPS: Kept[LinkMap] = Kept(lambda bundle: link_map(bundle, PROFILES.of(bundle)))
+
+
+def _mapped(bundle: Bundle) -> LinkMap:
+    """The map of a bundle's links, made by a worker of its own: those of the engine have requests to answer."""
+    with Workers(1) as aside:
+        return aside.run(lambda: link_map(bundle, PROFILES.of(bundle)))
+
+
+MAPS: Kept[LinkMap] = Kept(_mapped)
 USAGE = (
     "Of rankings that were looked at again: which part of all that links added to the logits of the ten best items, "
     "whatever its sign, was this link's."

@@ -11,6 +11,7 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.models.lime import LimeRanker
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
+from limerank.serve.histories.store import HistoryStore
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
 from limerank.service.metrics import CONTENT_TYPE
 from limerank.service.openapi import document
@@ -22,7 +23,7 @@ from limerank.wire.service import InfoAnswer, Limits, ProbeAnswer, Served
 
 SHOWN = 50
 """Values of a feature that are listed."""
-LOOKED_AT = 1_000
+LOOKED_AT, TRIED = 1_000, 20
 CSP = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
@@ -39,7 +40,7 @@ def info(service: Service, call: Call) -> Reply:
             processes=options.processes,
             threads=service.admission.slots,
             uptime_seconds=round(time.monotonic() - service.started, 1),
-            served=_served(engine, call),
+            served=_served(engine, call, service.host.histories),
             limits=Limits(
                 body_bytes=options.body_bytes,
                 candidates=options.candidates,
@@ -57,7 +58,7 @@ def info(service: Service, call: Call) -> Reply:
     return Reply.of(answer)
 
 
-def _served(engine: Engine, call: Call) -> Served:
+def _served(engine: Engine, call: Call, histories: HistoryStore) -> Served:
     manifest, encoders = engine.bundle.manifest, engine.bundle.encoders
     return Served(
         bundle=manifest.id,
@@ -78,7 +79,7 @@ def _served(engine: Engine, call: Call) -> Served:
         links=engine.ranker.options.all_links if isinstance(engine.ranker, LimeRanker) else 0,
         has_times=manifest.watermark is not None,
         display=manifest.display,
-        example_user=_user_with_history(engine.bundle) if "admin" in call.scopes else None,
+        example_user=_user_with_history(engine.bundle, histories) if "admin" in call.scopes else None,
     )
 
 
@@ -87,11 +88,13 @@ def _feature(encoder: Encoder) -> FeatureFacts:
     return FeatureFacts(name=encoder.name, kind=encoder.kind.value, values=list(known[:SHOWN]), more=len(known) > SHOWN)
 
 
-def _user_with_history(bundle: Bundle) -> str | None:
-    """A user of the bundle who has events, if one of the first has."""
+def _user_with_history(bundle: Bundle, histories: HistoryStore) -> str | None:
+    """A user of the bundle who has events and was not erased, if one of the first is such."""
     offsets = bundle.histories["offsets"][: LOOKED_AT + 1].tolist()
     rows = [row for row in range(UNKNOWN_ROW + 1, len(offsets) - 1) if offsets[row + 1] > offsets[row]]
-    return bundle.user_ids.names_of(rows[:1])[0] if rows else None
+    names = bundle.user_ids.names_of(rows[:TRIED])
+    stored = histories.stored_users(names)
+    return next((name for name in names if name not in stored or stored[name].erased_at is None), None)
 
 
 def _names(encoders: tuple[Encoder, ...]) -> list[str]:

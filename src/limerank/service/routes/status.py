@@ -114,7 +114,7 @@ def _problem(one: Problem) -> RecentProblem:
 
 
 def _second(one: Second) -> wire.Second:
-    took = one.milliseconds
+    took = sorted(one.milliseconds)
     return wire.Second(
         time=datetime.fromtimestamp(one.second, UTC),
         requests=one.requests,

@@ -123,11 +123,8 @@ class Recent:
     def told(self) -> Told:
         """A copy of it all."""
         now = self._clock()
-        with self._lock:
-            stages = {
-                stage: sorted(milliseconds for at, milliseconds in samples if at > now - WINDOW)
-                for stage, samples in self._stages.items()
-            }
+        with self._lock:  # requests wait for it meanwhile: what takes long comes after
+            samples = {stage: list(taken) for stage, taken in self._stages.items()}
             known = {one.second: one for one in self._seconds}
             problems = [*self._faults, *self._refusals]
             last = int(now)
@@ -138,6 +135,10 @@ class Recent:
             minute = [one for one in known.values() if one.second > last - WINDOW]
             by_status: Counter[int] = sum((one.by_status for one in minute), Counter())
             requests = sum(one.requests for one in minute)
+        stages = {
+            stage: sorted(milliseconds for at, milliseconds in taken if at > now - WINDOW)
+            for stage, taken in samples.items()
+        }
         return Told(
             stages={stage: values for stage, values in stages.items() if values},
             seconds=listed,
@@ -159,7 +160,7 @@ class Recent:
 
 
 def _copied(one: Second) -> Second:
-    return Second(one.second, one.requests, one.failed, one.waiting, sorted(one.milliseconds))
+    return Second(one.second, one.requests, one.failed, one.waiting, one.milliseconds.copy())
 
 
 def quantile(ascending: Sequence[float], fraction: float) -> float:
