@@ -31,10 +31,12 @@ export function ticks(low, high, most = 4) {
   return found;
 }
 
+const multiples = (low, high, step) => Array.from({ length: Math.max(0, Math.floor(high / step) - Math.ceil(low / step) + 1) }, (_, n) => (Math.ceil(low / step) + n) * step);
+
 const axisText = (value) => (Math.abs(value) >= 1000 ? value.toLocaleString("en-US", { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(4))).replace("-", "−"));
 
 /** Lines: series is [{name, points: [[x, y]]}], y may be null where nothing is known. */
-export function lines(series, { label, x, y, height = 190, xText = axisText, low = 0, high, marks = false }) {
+export function lines(series, { label, x, y, height = 190, xText = axisText, xStep, low = 0, high, marks = false }) {
   const legend = series.length < 2 ? null : h("ul", { class: "legend" }, series.map((one, n) => h("li", {}, s("svg", { class: "key", viewBox: "0 0 30 10", "aria-hidden": "true" }, s("line", { class: `stroke line-${n % 6}`, x1: 0, x2: 30, y1: 5, y2: 5, "stroke-dasharray": DASHES[n % 5] || null })), short(one.name, 24))));
   const drawing = responsive((width) => {
     const points = series.flatMap((one) => one.points.filter((point) => point[1] !== null));
@@ -49,7 +51,7 @@ export function lines(series, { label, x, y, height = 190, xText = axisText, low
     const down = (value) => bottom - ((value - low) / (most - low || 1)) * (bottom - top);
     const made = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     for (const tick of ticks(low, most)) made.append(s("line", { class: "grid", x1: left, x2: right, y1: down(tick), y2: down(tick) }), s("text", { x: left - 6, y: down(tick) + 4, "text-anchor": "end" }, axisText(tick)));
-    const along = ticks(x0, x1, Math.max(2, Math.floor(width / 110)));
+    const along = xStep ? multiples(x0, x1, xStep * (width < 300 ? 2 : 1)) : ticks(x0, x1, Math.max(2, Math.floor(width / 110)));
     for (const tick of along) made.append(s("text", { x: Math.min(Math.max(across(tick), left + 14), right - 14), y: bottom + 16, "text-anchor": "middle" }, xText(tick)));
     made.append(s("text", { class: "axis", x: left, y: height - 3 }, x), s("text", { class: "axis", x: right, y: height - 3, "text-anchor": "end" }, `↑ ${y}`));
     if (!points.length) made.append(s("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "nothing yet"));

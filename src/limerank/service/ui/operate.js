@@ -8,6 +8,8 @@ import { bytes, clock, count, fixed, long, ms, percent, time, whole } from "./fo
 import { reportLink } from "./reports.js";
 
 const EVERY = 2000;
+const WATCHED = 150; // answers that are remembered, five minutes
+const PLOTTED = 5;
 const number = (name) => ({ name, kind: "number" });
 
 /** Build the view. */
@@ -18,6 +20,7 @@ export function mount(main, app) {
   let timer = 0;
   let ended = false;
   let failures = 0;
+  const watched = [];
   const state = h("div", { id: "status", class: "cards" });
   const trouble = h("div", {});
   const live = h("div", { id: "live", class: "plots" });
@@ -74,11 +77,13 @@ export function mount(main, app) {
     const at = status.series.map((one) => Date.parse(one.time));
     const points = (key) => status.series.map((one, n) => [at[n], one[key] ?? null]);
     const rows = (...keys) => status.series.filter((one) => one.requests || one.waiting).map((one) => [clock(one.time), ...keys.map((key) => (one[key] === null ? "–" : key.startsWith("p") ? ms(one[key]) : whole(one[key])))]).reverse();
-    const plot = (title, label, series, y, heads, keys, note) => figure(title, lines(series, { label, x: "UTC", y, xText: clock, height: 170 }), ["time", ...heads.map(number)], rows(...keys), note);
+    const plot = (title, label, series, y, heads, keys, note) => figure(title, lines(series, { label, x: "UTC", y, xText: clock, xStep: 30000, height: 170 }), ["time", ...heads.map(number)], rows(...keys), note);
     redraw(live,
       plot("Latency", "Latency by second", [{ name: "median", points: points("p50") }, { name: "95th percentile", points: points("p95") }], "ms", ["median", "95th percentile"], ["p50", "p95"]),
       plot("Requests", "Requests and failures by second", [{ name: "requests", points: points("requests") }, { name: "failed", points: points("failed") }], "a second", ["requests", "failed"], ["requests", "failed"]),
       plot("Queue", "Waiting requests by second", [{ name: "waiting", points: points("waiting") }], "waiting", ["waiting"], ["waiting"], `limit ${whole(queue.limit)}`));
+    watched.push({ at: Date.parse(status.time), stages: status.stages });
+    if (watched.length > WATCHED) watched.shift();
     drawStages(status);
     redraw(errors, status.errors.length === 0 ? emptyPanel("None.", "Requests that are refused or fail since the start appear here, without whom they were about.")
       : table(["time (UTC)", number("status"), "what", "operation", "request id"], status.errors.slice(0, 50).map((one) => [time(one.time), whole(one.status), plain(one.title, 60), `${one.method} ${plain(one.route ?? "unknown path", 60)}`, h("code", {}, plain(one.request_id, 40))]), { caption: "Last errors, newest first" }));
@@ -87,9 +92,13 @@ export function mount(main, app) {
   function drawStages(status) {
     const known = Object.entries(status.stages).sort((a, b) => (a[0] === "total") - (b[0] === "total") || b[1].p95 - a[1].p95);
     const most = Math.max(1e-9, ...known.map(([, one]) => one.p99));
+    const busiest = known.filter(([name]) => name !== "total").slice(0, PLOTTED).map(([name]) => name);
+    const seen = (name) => watched.map((one) => [one.at, one.stages[name]?.p50 ?? null]);
+    const plot = figure("Median by stage", lines(busiest.map((name) => ({ name, points: seen(name) })), { label: "Median by stage since this page was opened", x: "UTC", y: "ms", xText: clock, xStep: 30000, height: 190 }),
+      ["time", ...busiest.map(number)], [...watched].reverse().map((one) => [clock(one.at), ...busiest.map((name) => ms(one.stages[name]?.p50 ?? NaN))]), "since this page was opened, each over the minute before; the largest five");
     redraw(stages, known.length === 0 ? emptyPanel("No requests in the last minute.", "Open Try and rank for somebody, or send traffic; stages appear here.")
       : table(["stage", number("requests"), number("median"), number("95 %"), number("99 %"), number("largest"), "median to 99 %"], known.map(([name, one]) => [name === "total" ? h("b", {}, "all of it") : name, whole(one.count), ms(one.p50), ms(one.p95), ms(one.p99), ms(one.max),
-        h("span", { class: "range", "aria-hidden": "true", vars: { "--from": String(one.p50 / most), "--to": String(one.p99 / most) } })]), { caption: "Stages in milliseconds" }));
+        h("span", { class: "range", "aria-hidden": "true", vars: { "--from": String(one.p50 / most), "--to": String(one.p99 / most) } })]), { caption: "Stages in milliseconds" }), known.length === 0 ? null : plot);
   }
 
   async function listBundles() {
@@ -111,7 +120,7 @@ export function mount(main, app) {
       data(one.model || plain(one.note, 80), 80), whole(one.items), whole(one.users), `${long(one.age_seconds)}`, bytes(one.bytes),
       h("span", { class: "acts" }, one.state === "broken" ? null : reportLink(one), act(one, "verify", "Verify", () => verify(one)),
         one.state === "active" || one.state === "broken" ? null : [act(one, "diff", "Diff", () => diff(one, found)), act(one, "activate", "Activate…", () => activate(one, found))])]);
-    ready(bundles, table(["bundle", "ranker", number("items"), number("users"), number("age"), number("size"), ""], rows, { caption: "Bundles, newest first", style: "bundles" }),
+    ready(bundles, table(["bundle", "ranker", number("items"), number("users"), number("age"), number("size"), { name: "", kind: "acts" }], rows, { caption: "Bundles, newest first", style: "bundles" }),
       found.previous ? h("p", {}, h("button", { type: "button", id: "roll-back", onclick: () => rollBack(found) }, "Roll back…"), h("span", { class: "faint" }, " to ", h("code", {}, found.previous), ", which was active before.")) : h("p", { class: "faint" }, "Nothing to roll back to: no other bundle was active since this store was opened."));
   }
 
