@@ -1,4 +1,4 @@
-"""Pages in a real browser: `make test-browser`. The plain `make test` leaves this folder out, because it needs one.
+"""Reports and the inspector in a real browser: `make test-browser`. The plain `make test` leaves this folder out.
 
 Chromium comes from the system (Debian: `chromium`), playwright from the extra `browser`; nothing is downloaded. Where
 one of them is missing tests are skipped and say so; on continuous integration (`CI`) that is a failure.
