@@ -14,7 +14,7 @@ from serving import copied
 from browser.inspecting import Inspector, Json, inspected, inspector, steps
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 USER = "u7"
 SHOWN = 20
@@ -248,3 +248,30 @@ def test_the_first_view_is_light(page: Inspector) -> None:
     page.open(user=USER)
     assert len(sizes) <= FIRST_VIEW_REQUESTS
     assert sum(sizes) <= FIRST_VIEW_BYTES
+
+
+def test_another_bundle_answers(page: Inspector) -> None:
+    """In an experiment each of its bundles can be asked about anybody, and the address says which."""
+    other = page.call("GET", "/v1/bundles")["previous"]
+    page.call("PUT", "/v1/routing", {"experiment": "e1", "arms": [{"name": "other", "bundle": other, "percent": 1}]})
+    page.open(user=USER)
+    page.tab.get_by_label("Answered by").wait_for()
+    asked = page.request_id()
+    page.tab.get_by_label("Answered by").select_option(other)
+    page.wait_for_ranking(asked)
+    assert f"bundle={other}" in page.tab.url
+    assert check_ranking(page, bundle=other)["bundle"] == other
+    page.call("PUT", "/v1/routing", {})
+
+
+def test_an_answer_that_is_not_whole_says_so(page: Inspector) -> None:
+    """What a deadline left out is told above the ranking, in the words of the service."""
+
+    def shortened(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json() | {"degraded": ["<b>150</b> of 200 candidates were not scored"]}
+        route.fulfill(response=answer, json=body)
+
+    page.tab.route("**/v1/rank", shortened)
+    page.open(user=USER)
+    assert "<b>150</b> of 200 candidates" in page.find("#ranking .note").inner_text()

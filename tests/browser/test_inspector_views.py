@@ -14,7 +14,7 @@ from serving import copied
 from browser.inspecting import Inspector, inspected, inspector, steps
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 USER = "u7"
 MINUS = "\u2212"
@@ -236,3 +236,43 @@ def test_live_numbers_pause_and_errors_appear(page: Inspector) -> None:
     assert len([url for url in page.asked[count:] if "/v1/status" in url]) <= 1  # one may have been under way
     assert [said for said in page.told if "status of 422" not in said] == []
     page.told.clear()
+
+
+def test_dead_and_duplicate_links_are_told(page: Inspector) -> None:
+    """A trained map has none, so the answer is changed on its way: both are marked, in words too, and explained."""
+
+    def spoiled(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        body["links"][1] |= {"dead": True}
+        body["links"][4] |= {"duplicate_of": 2, "similar_to": 2, "similarity": 0.999}
+        route.fulfill(response=answer, json=body)
+
+    page.tab.route("**/v1/links*", spoiled)
+    page.open("links", link="1")
+    assert "dead" in page.find('.tiles a[data-link="1"]').inner_text()
+    assert "same as 2" in page.find('.tiles a[data-link="4"]').inner_text()
+    assert "orders nothing" in page.find("#link-detail").inner_text()
+    assert [text.split("\n")[0] for text in page.find(".fact").all_inner_texts()][2:] == ["1", "1"]
+    page.find('.tiles a[data-link="4"]').click()
+    page.find("#link-detail").get_by_role("link", name="link 2").click()
+    page.tab.wait_for_function("() => document.querySelector('#link-title').textContent === 'Link 2'")
+
+
+def test_a_service_that_ends_and_comes_back(browser: Browser, two_bundles: Path, tmp_path: Path) -> None:
+    """The page says that nobody answers and what to do, and goes on when there is somebody again."""
+    store = copied(two_bundles, tmp_path)
+    with inspected(store) as running, inspector(browser, running.address) as page:
+        page.open("operate")
+        page.tab.wait_for_selector("#live figure svg")
+        running.process.kill()
+        page.tab.wait_for_selector("main [role=alert]")
+        assert "cannot be reached" in page.find("main [role=alert]").first.inner_text()
+        port = running.address.rpartition(":")[2]
+        running.process.wait()
+        with inspected(store, f"--port={port}"):
+            page.tab.wait_for_function("() => !document.querySelector('main [role=alert]')")
+            page.tab.get_by_role("link", name="Try").click()
+            page.click("#example")
+            assert len(page.ranked()) == 20
+        assert all("Failed to load resource" in said for said in page.told)

@@ -25,7 +25,6 @@ HEADERS = (
     (b"content-security-policy", CSP),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
-    (b"cross-origin-opener-policy", b"same-origin"),
 )
 ALWAYS_ASK = (b"cache-control", b"no-cache")
 NEVER_ASK = (b"cache-control", b"public, max-age=31536000, immutable")

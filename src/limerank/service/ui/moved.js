@@ -34,12 +34,12 @@ export function overlap(before, after, k) {
 export function movedPanel({ before, after, against, bodies, why, whyParams, signal }) {
   const all = movers(before, after);
   const title = h("h2", {}, "What moved");
-  if (!all.length) return h("section", { class: "card moved", "aria-label": "What moved" }, title, h("p", {}, `Nothing: the order is the same as ${against}.`));
+  if (!all.length) return h("section", { class: "card moved", "aria-label": "What moved" }, title, h("p", {}, `Nothing: the order is as it was ${against}.`));
   const most = all.slice(0, SHOWN);
   const slots = new Map(most.map((one) => [one.id, h("p", { class: "why faint" }, why ? "Asking why…" : "")]));
   const place = (n) => (n === undefined ? h("span", { class: "faint" }, `below ${whole(before.items.length)}`) : h("span", {}, `#${whole(n)}`));
   const panel = h("section", { class: "card moved", "aria-label": "What moved" }, title,
-    h("p", {}, `Compared with ${against}: `, h("strong", {}, whole(all.filter((one) => one.after !== undefined).length)), ` of the first ${whole(after.items.length)} stand elsewhere; of the best 10, `, h("strong", {}, whole(Math.round(overlap(before, after, 10) * Math.min(10, after.items.length)))), " are the same."),
+    h("p", {}, `Compared with the order ${against}: `, h("strong", {}, whole(all.filter((one) => one.after !== undefined).length)), ` of the first ${whole(after.items.length)} stand elsewhere; of the best 10, `, h("strong", {}, whole(Math.round(overlap(before, after, 10) * Math.min(10, after.items.length)))), " are the same."),
     h("ol", { class: "movers" }, most.map((one) => {
       const up = (one.after ?? Infinity) < (one.before ?? Infinity);
       return h("li", { "data-item": one.id },

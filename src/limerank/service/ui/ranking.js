@@ -63,6 +63,16 @@ export function stageBar(timing) {
     h("details", { class: "behind" }, h("summary", {}, "The numbers"), table(["stage", { name: "took", kind: "number" }, { name: "of all", kind: "number" }], known.map(([name, took]) => [name, ms(took), percent(took / sum)]), { caption: "Stages of this request" })));
 }
 
+async function copy(text, code) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied");
+  } catch {
+    getSelection().selectAllChildren(code); // not allowed, or not there without TLS
+    announce("Selected; copy it with the keyboard");
+  }
+}
+
 const STATES = { cached: "its state was kept", appended: "new events were added to its kept state", computed: "its state was computed", approximate: "its state is approximate" };
 
 /** How an answer came about: bundle, arm, history, counts, what was left out. */
@@ -91,5 +101,5 @@ export function asCurl(path, body) {
   const text = `curl -s ${address} -H 'Content-Type: application/json' \\\n  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
   const code = h("pre", { tabindex: "0" }, text.length > 4000 ? `${text.slice(0, 4000)}…` : text);
   return h("details", { class: "behind" }, h("summary", {}, "This request, for a terminal"), code,
-    h("button", { type: "button", class: "small", onclick: async () => { await navigator.clipboard?.writeText(text); announce("Copied"); } }, "Copy"));
+    h("button", { type: "button", class: "small", onclick: () => copy(text, code) }, "Copy"));
 }

@@ -20,7 +20,8 @@ const ALL_OF_IT = 50000;
 export function mount(main, app) {
   const served = app.info.served;
   let params = {};
-  let remembered = null; // the answer before a real event was stored
+  let remembered = null; // the answer before a real event was stored, and to what question
+  const question = () => JSON.stringify([params.user, params.mode, params.items, params.task, params.bundle]);
   const newest = new Newest();
   const changed = (more, options) => go("try", { ...params, older: "", shown: "", ...more }, options);
   const addStep = (step) => { remembered = null; changed({ steps: JSON.stringify(withStep(stepsOf(params), step)), older: params.older, shown: params.shown }); };
@@ -29,6 +30,8 @@ export function mount(main, app) {
   const visitor = h("button", { type: "button", id: "visitor", onclick: () => { remembered = null; changed({ user: "", anonymous: "1", steps: "" }); } }, "Anonymous visitor");
   const mode = select("Candidates", [["catalog", "The whole catalog"], ["recommend", "Recommend: retrieve, without what was seen"], ["list", "These items…"]], (value) => changed({ mode: value }));
   const task = select("Ordered by", served.tasks.map((one) => [one, plain(one, 40)]), (value) => changed({ task: value === served.tasks[0] ? "" : value }));
+  const bundle = select("Answered by", [["", "the user’s own bundle"]], (value) => changed({ bundle: value }));
+  bundle.element.hidden = true;
   const listed = h("textarea", { id: fresh("items"), rows: "2", placeholder: "ids, separated by commas or lines", onchange: () => changed({ items: listed.value }) });
   const listedField = h("div", { class: "field", hidden: true }, h("label", { for: listed.id }, "Items to rank"), listed);
   const context = h("div", { class: "fields", id: "context" });
@@ -42,7 +45,7 @@ export function mount(main, app) {
   const history = timeline(app, { turn: (page) => changed({ older: page || "", shown: params.shown }), drop: (item, at) => addStep(["drop", item, at ?? null]) });
 
   fill(main, h("h1", { tabindex: "-1" }, "Try a ranking"),
-    h("section", { class: "card asking", "aria-label": "Who and what" }, h("div", { class: "fields" }, user.element, h("div", { class: "field end" }, visitor), mode.element, served.tasks.length > 1 ? task.element : null), listedField),
+    h("section", { class: "card asking", "aria-label": "Who and what" }, h("div", { class: "fields" }, user.element, h("div", { class: "field end" }, visitor), mode.element, served.tasks.length > 1 ? task.element : null, bundle.element), listedField),
     chips, moved,
     h("div", { class: "two" }, h("section", { class: "card", "aria-labelledby": "ranking-title" }, h("h2", { id: "ranking-title" }, "Ranking"), ranking),
       h("div", { class: "side" }, contextCard, h("section", { class: "card", "aria-labelledby": "history-title" }, h("h2", { id: "history-title" }, "History"), history.element))));
@@ -69,7 +72,7 @@ export function mount(main, app) {
     const base = params.vs === "stored" ? [] : steps.slice(0, -1);
     try {
       const [path, body] = request(steps);
-      const compared = steps.length ? call("POST", ...asked(request(base), signal)) : Promise.resolve(remembered);
+      const compared = steps.length ? call("POST", ...asked(request(base), signal)) : Promise.resolve(remembered?.question === question() ? remembered.answer : null);
       const [answer, before] = await Promise.all([call("POST", path, { body, signal }), compared]);
       draw(answer, before, { path, body, steps, base, signal });
     } catch (error) {
@@ -87,12 +90,12 @@ export function mount(main, app) {
     const whyParams = explains ? shared(params) : null;
     const shown = Math.max(SHOWN, Number.parseInt(params.shown ?? "0", 10) || 0);
     const strip = ({ options, limit, item_ids: _, ...rest }) => rest;
-    fill(moved, before && !sameRequest(answer, before) ? movedPanel({ before, after: answer, against: steps.length ? (base.length ? "before the last change" : "the stored history without changes") : "before the event was stored",
+    fill(moved, before && !sameRequest(answer, before) ? movedPanel({ before, after: answer, against: !steps.length ? "before the event was stored" : base.length ? "before the last change" : "without the change" + (steps.length > 1 ? "s" : ""),
       bodies: steps.length ? [strip(request(base)[1]), strip(body)] : [], why: explains && steps.length > 0, whyParams, signal }) : null);
     ready(ranking, degradedNote(answer),
       answer.items.length ? rankingTable({ answer, before, tasks: served.tasks, task: params.task, shown, whyParams,
         onEvent: (id, display, position) => askWhatHappens({ app, params, id, display, position, requestId: answer.request_id,
-          whatIf: (features) => addStep(["event", id, features]), stored: () => { remembered = answer; if (steps.length) changed({ steps: "" }); else update(params); } }) })
+          whatIf: (features) => addStep(["event", id, features]), stored: () => { remembered = { question: question(), answer }; if (steps.length) changed({ steps: "" }); else update(params); } }) })
         : emptyPanel("No items.", "Nothing is left to rank: everything was seen, or none of the items is known."),
       answer.items.length > shown ? h("button", { type: "button", class: "wide-button", onclick: () => changed({ shown: shown + 50, older: params.older }) }, `Show more of ${whole(answer.items.length)}`) : null,
       stageBar(answer.timing_ms), h("details", { class: "behind" }, h("summary", {}, "How this answer was made"), facts(answer)), asCurl(path, body));
@@ -107,6 +110,7 @@ export function mount(main, app) {
     visitor.setAttribute("aria-pressed", String(Boolean(params.anonymous)));
     mode.set(modeOf());
     task.set(params.task || served.tasks[0]);
+    bundle.set(params.bundle ?? "");
     listedField.hidden = modeOf() !== "list";
     if (document.activeElement !== listed) listed.value = params.items ?? "";
     if (!context.contains(document.activeElement)) {
@@ -139,6 +143,18 @@ export function mount(main, app) {
     ready(ranking, emptyPanel("Choose somebody.", "Their ranking appears here, with what each item is likely to bring and how long each stage took.", begin));
     fill(history.element.querySelector(".timeline"), emptyPanel("No history yet.", "Everything that the ranker reads of a user is shown here, the newest first."));
   }
+
+  /** Bundles of an experiment can be asked, whoever the user is; only who may list them can choose. */
+  async function offerBundles() {
+    if (!app.may("admin")) return;
+    const found = await call("GET", "/v1/bundles").catch(() => ({ bundles: [] }));
+    const open = found.bundles.filter((one) => ["active", "arm", "shadow"].includes(one.state));
+    if (open.length < 2) return;
+    bundle.input.append(...open.reverse().map((one) => h("option", { value: one.id }, `${one.state}: ${one.model} ${one.id.split("-").at(-1)}`)));
+    bundle.set(params.bundle ?? "");
+    bundle.element.hidden = false;
+  }
+  offerBundles();
 
   return { update, unmount: () => { newest.end(); history.end(); } };
 }
