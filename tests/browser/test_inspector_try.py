@@ -155,9 +155,16 @@ def test_context_a_dropped_event_and_the_clock(page: Inspector) -> None:
     """Each changes the request, and the page shows what the API answers to the same."""
     page.open(user=USER)
     asked = page.request_id()
-    page.tab.get_by_label("device").select_option("tv")
+    page.tab.get_by_label("device", exact=True).select_option("tv")
     page.wait_for_ranking(asked)
     check_ranking(page, context={"device": "tv"})
+    page.tab.go_back()
+    page.tab.wait_for_function("() => !document.querySelector('#changes .chip')")
+    assert page.tab.get_by_label("device", exact=True).input_value() == ""  # also while it has the focus
+    page.tab.go_forward()
+    page.tab.wait_for_selector("#changes .chip")
+    page.settle()
+    assert page.tab.get_by_label("device", exact=True).input_value() == "tv"
     asked, newest = page.request_id(), page.call("GET", f"/v1/users/{USER}")["history"][0]
     page.find("[data-drop]").first.click()
     page.wait_for_ranking(asked)

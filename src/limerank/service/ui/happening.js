@@ -27,6 +27,15 @@ export function featureField(feature, value, changed) {
   return h("div", { class: "field" }, h("label", { for: id }, plain(feature.name, 30)), input, listing);
 }
 
+/** Show another value in a field; what is being typed there is left alone. */
+export function setField(element, value) {
+  const input = element.querySelector("input, select");
+  if (input.tagName === "INPUT" && input === document.activeElement) return;
+  const text = value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value);
+  if (input.tagName === "SELECT" && ![...input.options].some((one) => one.value === text)) input.append(h("option", { value: text }, plain(text, 40)));
+  input.value = text;
+}
+
 /** Numbers in their order, even where they are texts. */
 const sorted = (values) => (values.every((one) => one !== "" && Number.isFinite(Number(one))) ? [...values].sort((a, b) => Number(a) - Number(b)) : values);
 

@@ -3,10 +3,10 @@
 import { go, shared } from "./address.js";
 import { call, givenUp, Newest } from "./api.js";
 import { busy, emptyPanel, problemPanel, ready } from "./dialogs.js";
-import { announce, fill, fresh, h, plain, refill } from "./dom.js";
+import { announce, debounced, fill, fresh, h, plain, refill } from "./dom.js";
 import { userField } from "./finding.js";
 import { count, whole } from "./format.js";
-import { askWhatHappens, featureField } from "./happening.js";
+import { askWhatHappens, featureField, setField } from "./happening.js";
 import { movedPanel } from "./moved.js";
 import { asCurl, degradedNote, facts, rankingTable, SHOWN, stageBar } from "./ranking.js";
 import { bodyOf, namesSomebody, stepsOf, stepText, valueOf, withStep } from "./request.js";
@@ -15,11 +15,13 @@ import { timeline } from "./timeline.js";
 const DEPTH = 1000;
 const RECOMMENDED = 100;
 const ALL_OF_IT = 50000;
+const CLOCK_WAIT = 600; // milliseconds: each part of a typed date is a change
 
 /** Build the view; `update` follows the address. */
 export function mount(main, app) {
   const served = app.info.served;
   let params = {};
+  let ended = false;
   let remembered = null; // the answer before a real event was stored, and to what question
   const question = () => JSON.stringify([params.user, params.mode, params.items, params.task, params.bundle]);
   const newest = new Newest();
@@ -34,9 +36,18 @@ export function mount(main, app) {
   bundle.element.hidden = true;
   const listed = h("textarea", { id: fresh("items"), rows: "2", placeholder: "ids, separated by commas or lines", onchange: () => changed({ items: listed.value }) });
   const listedField = h("div", { class: "field", hidden: true }, h("label", { for: listed.id }, "Items to rank"), listed);
-  const context = h("div", { class: "fields", id: "context" });
-  const clockInput = h("input", { id: fresh("clock"), type: "datetime-local", step: "1", onchange: () => { const at = Date.parse(`${clockInput.value}Z`); if (Number.isFinite(at)) addStep(["now", new Date(at).toISOString()]); } });
+  const contextFields = (served.context ?? []).map((feature) => ({ feature, element: featureField(feature, undefined, changeContext) }));
+  function changeContext(feature, text) {
+    if (text !== "") addStep(["context", feature.name, valueOf(feature, text)]);
+    else changed({ steps: JSON.stringify(stepsOf(params).filter((step) => step[0] !== "context" || step[1] !== feature.name)) });
+  }
+  const clockInput = h("input", { id: fresh("clock"), type: "datetime-local", step: "1", onchange: debounced(CLOCK_WAIT, () => moveClock()) });
+  function moveClock() {
+    const at = Date.parse(`${clockInput.value}Z`);
+    if (at > 0 && !ended) addStep(["now", new Date(at).toISOString()]); // a year that is being typed begins long before 1970
+  }
   const clockField = served.has_times ? h("div", { class: "field" }, h("label", { for: clockInput.id }, "Clock (UTC)"), clockInput) : null;
+  const context = h("div", { class: "fields", id: "context" }, contextFields.map((one) => one.element), clockField);
   const contextCard = h("details", { class: "card settings", open: innerWidth > 700 }, h("summary", {}, h("h2", {}, "Context and clock")), context,
     (served.context ?? []).length === 0 && !clockField ? h("p", { class: "faint" }, "This log has neither context features nor times.") : null);
   const chips = h("div", { class: "chips", id: "changes" });
@@ -66,7 +77,11 @@ export function mount(main, app) {
     if (!namesSomebody(params)) return welcome();
     if (params.anonymous) history.visitor();
     else history.show(params.user, Math.max(0, Number.parseInt(params.older ?? "0", 10) || 0), steps, steps.filter((step) => step[0] === "now").at(-1)?.[1]);
-    if (modeOf() === "list" && !itemsOf().length) return ready(ranking, emptyPanel("No items yet.", "Write the ids of the items to rank above, for example those of one of your requests."));
+    if (modeOf() === "list" && !itemsOf().length) {
+      newest.end();
+      fill(moved);
+      return ready(ranking, emptyPanel("No items yet.", "Write the ids of the items to rank above, for example those of one of your requests."));
+    }
     busy(ranking, "Ranking…");
     const signal = newest.begin();
     const base = params.vs === "stored" ? [] : steps.slice(0, -1);
@@ -113,14 +128,8 @@ export function mount(main, app) {
     bundle.set(params.bundle ?? "");
     listedField.hidden = modeOf() !== "list";
     if (document.activeElement !== listed) listed.value = params.items ?? "";
-    if (!context.contains(document.activeElement)) {
-      const chosen = Object.fromEntries(steps.filter((step) => step[0] === "context").map((step) => [step[1], step[2]]));
-      fill(context, (served.context ?? []).map((feature) => featureField(feature, chosen[feature.name], (one, text) => {
-        if (text === "") changed({ steps: JSON.stringify(steps.filter((step) => step[0] !== "context" || step[1] !== one.name)) });
-        else addStep(["context", one.name, valueOf(one, text)]);
-        document.activeElement?.focus();
-      })), clockField);
-    }
+    const chosen = new Map(steps.filter((step) => step[0] === "context").map((step) => [step[1], step[2]]));
+    for (const { feature, element } of contextFields) setField(element, chosen.get(feature.name));
     const clock = steps.filter((step) => step[0] === "now").at(-1)?.[1] ?? served.watermark;
     if (document.activeElement !== clockInput && clock) clockInput.value = new Date(clock).toISOString().slice(0, 19);
     drawChips(steps);
@@ -156,7 +165,7 @@ export function mount(main, app) {
   }
   offerBundles();
 
-  return { update, unmount: () => { newest.end(); history.end(); } };
+  return { update, unmount: () => { ended = true; newest.end(); history.end(); } };
 }
 
 /** A choice with its label. */
