@@ -25,7 +25,7 @@ quickstart: $(VENV)/.base
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-# rendered reports in a real browser; installs Debian's Chromium when root
+# rendered reports and the inspector in a real browser; installs Debian's Chromium when root
 test-browser: $(VENV)/.dev
 	command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -qqy chromium)
 	$(BIN)/python -m pytest tests/browser

@@ -52,6 +52,7 @@ from .serve.deadline import Deadline as Deadline
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
 from .serve.histories.past import Happened as Happened
+from .serve.histories.past import LeftOut as LeftOut
 from .serve.overlay.items import Item as Item
 from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event

@@ -1,4 +1,4 @@
-"""Pages in a real browser: `make test-browser`. The plain `make test` leaves this folder out, because it needs one.
+"""Reports and the inspector in a real browser: `make test-browser`. The plain `make test` leaves this folder out.
 
 Chromium comes from the system (Debian: `chromium`), playwright from the extra `browser`; nothing is downloaded. Where
 one of them is missing tests are skipped and say so; on continuous integration (`CI`) that is a failure.
@@ -16,6 +16,8 @@ import pytest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from limerank.api.run import Run
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -48,3 +50,12 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=path, args=root)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def two_bundles(runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store for the inspector, of a small log like the quickstart's: LIME-MHA is active, LIME-XOR was before."""
+    store = tmp_path_factory.mktemp("inspected") / "store"
+    for name in ("lime-xor", "lime-mha"):
+        runs[name].publish(store, quiet=True)
+    return store

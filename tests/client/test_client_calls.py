@@ -38,12 +38,14 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "show_item": ("i1",),
     "publish_bundle": ([b"tar"],),
     "diff_bundles": ("b1", "b2"),
+    "compare_bundles": ("b1",),
+    "show_report": ("b1",),
     "show_bundle": ("b1",),
     "verify_bundle": ("b1",),
     "activate_bundle": ("b1",),
     "set_routing": ({},),
 }
-FOR_PEOPLE = {"docs"}
+FOR_PEOPLE = {"docs", "inspector", "inspector_file"}
 
 
 def test_the_client_has_every_operation_of_the_service() -> None:

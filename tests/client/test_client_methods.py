@@ -76,6 +76,9 @@ def test_about_the_service(service: RunningService, ask: Ask) -> None:
     assert ask(service.url, "health").status == "ok"
     assert "limerank_stage_duration_seconds" in ask(service.url, "metrics")
     assert ask(service.url, "openapi")["openapi"].startswith("3.1")
+    assert ask(service.url, "status").bundle.id == service.host.current_id
+    assert len(ask(service.url, "list_links").links) == info.served.links
+    assert ask(service.url, "list_links", service.host.current_id).bundle == service.host.current_id
 
 
 @with_both
@@ -97,6 +100,13 @@ def test_events_and_users(changing: RunningService, ask: Ask) -> None:
     shown = ask(changing.url, "show_user", user, 1)
     assert shown.events_stored == 2
     assert len(shown.history) == 1
+    older = ask(changing.url, "show_user", user, 1, offset=1).history[0]
+    assert (older.item_id, older.position) == ("i5", 2)
+    assert [one.id for one in ask(changing.url, "find_users", user).users] == [user]
+    unwanted = [{"item_id": "i5"}, {"item_id": "i6", "timestamp": shown.history[0].timestamp}]
+    looked = ask(changing.url, "rank", user, context=CONTEXT, without=unwanted, record=False)
+    assert (looked.user.left_out, looked.user.history_used) == (2, 0)
+    assert [item.score for item in looked.items] == pytest.approx([item.score for item in before.items], abs=1e-6)
     erased = ask(changing.url, "erase_user", user)
     assert erased.deleted["events"] == 2
     assert not ask(changing.url, "rank", user, context=CONTEXT).user.known
@@ -109,6 +119,7 @@ def test_items(changing: RunningService, ask: Ask) -> None:
     features = {"topic": "t1", "creator": "c3", "duration_s": 41.5, "tags": ["a", "b"]}
     assert ask(changing.url, "upsert_items", [{"id": item, "features": features}]).added == 1
     assert ask(changing.url, "show_item", item).source == "overlay"
+    assert [one.id for one in ask(changing.url, "find_items", item, 5).items] == [item]
     assert item in [ranked.id for ranked in ask(changing.url, "rank", "u7", limit=1000).items]
     gone = ask(changing.url, "delete_items", [item, "never-there"])
     assert (gone.deleted, gone.absent) == (1, ["never-there"])
@@ -128,6 +139,9 @@ def test_bundles(changing: RunningService, ask: Ask, other_bundle: Path) -> None
     assert ask(url, "show_bundle", second).model == "lime-mha"
     assert ask(url, "verify_bundle", second).files == published.files
     assert ask(url, "diff_bundles", first, second).new == second
+    compared = ask(url, "compare_bundles", second, first, user_ids=["u7"], deadline_ms=60_000)
+    assert (compared.old, compared.new, compared.user.user_id) == (first, second, "u7")
+    assert "<html" in ask(url, "show_report", first)
     with pytest.raises(ServiceConflictError):
         ask(url, "activate_bundle", second, expected_current=second)
     assert ask(url, "activate_bundle", second, expected_current=first).current == second

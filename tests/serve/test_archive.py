@@ -19,7 +19,7 @@ from forging import bundle_folder
 from limerank import files
 from limerank.errors import BundleError, ConflictError, UnavailableError
 from limerank.serve.bundles import archive
-from limerank.serve.bundles.bundle import CONTENTS, MANIFEST
+from limerank.serve.bundles.bundle import CONTENTS, MANIFEST, REPORT
 from limerank.serve.bundles.store import BundleStore
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
@@ -81,16 +81,17 @@ def test_a_saved_bundle_is_received(store: Path, whole: bytes, empty: BundleStor
         chunks = cut(whole, size)
     received = archive.receive(empty, chunks)
     folder = bundle_folder(store)
-    assert (received.id, received.files, received.is_new) == (folder.name, 9, True)
-    for name in (MANIFEST, *CONTENTS):
+    assert (received.id, received.files, received.is_new) == (folder.name, 10, True)
+    everywhere = sorted([MANIFEST, REPORT, *CONTENTS])
+    for name in everywhere:
         assert (empty.path / "bundles" / received.id / name).read_bytes() == (folder / name).read_bytes()
-    assert everything(empty.path / "bundles" / received.id) == sorted([MANIFEST, *CONTENTS])
+    assert everything(empty.path / "bundles" / received.id) == everywhere
     again = archive.receive(empty, cut(whole, 4096))
     assert (again.id, again.is_new) == (received.id, False)
     assert empty.ids() == [received.id]
     assert everything(empty.path / "bundles") == [
         received.id,
-        *(f"{received.id}/{name}" for name in sorted([MANIFEST, *CONTENTS])),
+        *(f"{received.id}/{name}" for name in everywhere),
     ]
     assert empty.activate(received.id).manifest.id == received.id
 

@@ -39,7 +39,7 @@ def names(store: Path) -> list[str]:
 
 
 def test_a_bundle_holds_nothing_executable(store: Path) -> None:
-    assert {Path(name).suffix for name in names(store)} == {".safetensors", ".json"}
+    assert {Path(name).suffix for name in names(store)} == {".safetensors", ".json", ".html"}
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "long", "flipped"])

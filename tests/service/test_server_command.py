@@ -97,9 +97,10 @@ def test_a_second_owner_is_refused_with_the_first_ones_pid(own_store: Path) -> N
 def check_block(lines: list[str]) -> None:
     """What people see: version, store, bundle, threads and why, keys, address, URLs, and a line to try."""
     names = [line.split()[0] for line in lines]
-    assert names == ["limerank", "store", "bundle", "threads", "memory", "keys", "address", "docs", "metrics", "try"]
+    expected = ["limerank", "store", "bundle", "threads", "memory", "keys", "address", "inspector", "docs", "metrics"]
+    assert names == [*expected, "try"]
     assert "needed" in lines[5]
     assert "http://127.0.0.1:" in lines[6]
     assert not lines[6].endswith(":0")
-    assert "curl -s http://127.0.0.1:" in lines[9]
-    assert '"user_id"' in lines[9]
+    assert "curl -s http://127.0.0.1:" in lines[10]
+    assert '"user_id"' in lines[10]

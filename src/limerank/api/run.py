@@ -30,7 +30,7 @@ from limerank.tables import number_text
 from limerank.training.configuration import overridden_training
 from limerank.training.records.curves import read_curves
 from limerank.training.records.page import write_report
-from limerank.training.run import EPOCHS, FinishedRun
+from limerank.training.run import EPOCHS, REPORT, FinishedRun
 from limerank.training.steps.device import device_named
 from limerank.training.trainer import continue_run, resume
 
@@ -234,6 +234,7 @@ class Run(FinishedRun):
                 metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
                 progress=progress,
                 threads=threads,
+                report=report if (report := self.path / REPORT).is_file() else None,
             )
         if activate:
             BundleStore(Path(store)).make_active(exported.bundle)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from limerank.client.call import Call
+from limerank.client.call import LONG_SECONDS, Call
+from limerank.wire.inspection import LinksAnswer
 from limerank.wire.service import InfoAnswer, ProbeAnswer
+from limerank.wire.status import StatusAnswer
 
 _PROBED = frozenset({200, 503})
 
@@ -13,6 +15,17 @@ _PROBED = frozenset({200, 503})
 def info() -> Call[InfoAnswer]:
     """Version, limits, and what requests may say."""
     return Call("info", "GET", "/v1/info", InfoAnswer)
+
+
+def status() -> Call[StatusAnswer]:
+    """How the process that answers is: latencies, queue, kept states, the last problems."""
+    return Call("status", "GET", "/v1/status", StatusAnswer)
+
+
+def list_links(bundle: str | None = None) -> Call[LinksAnswer]:
+    """What the links of a served bundle stand for, how much they are used, which are dead or alike."""
+    query = {} if bundle is None else {"bundle": bundle}
+    return Call("list_links", "GET", "/v1/links", LinksAnswer, query=query, seconds=LONG_SECONDS)
 
 
 def live() -> Call[ProbeAnswer]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from limerank.client.archive import archived, pieces
-from limerank.client.call import LONG_SECONDS, Call, path_to, struct
+from limerank.client.call import LONG_SECONDS, Call, GivenId, GivenTime, checked_ids, path_to, struct
 from limerank.errors import ArgumentError
 from limerank.wire.bundles import (
     ActivatedAnswer,
@@ -24,6 +24,7 @@ from limerank.wire.bundles import (
     RoutingAnswer,
     VerifiedAnswer,
 )
+from limerank.wire.inspection import CompareAnswer, CompareRequest
 
 Archive = str | os.PathLike[str] | io.BufferedIOBase | Iterable[bytes]
 
@@ -78,6 +79,41 @@ def roll_back(*, expected_current: str | None = None, timeout: float = LONG_SECO
 def diff_bundles(old: str, new: str, *, timeout: float = LONG_SECONDS) -> Call[DiffAnswer]:
     """How two bundles differ."""
     return Call("diff_bundles", "GET", "/v1/bundles/diff", DiffAnswer, query={"old": old, "new": new}, seconds=timeout)
+
+
+def compare_bundles(
+    new: str,
+    old: str | None = None,
+    *,
+    user_ids: Iterable[GivenId] | None = None,
+    sample: int = 50,
+    seed: int = 0,
+    limit: int = 100,
+    by: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    now: GivenTime | None = None,
+    deadline_ms: float = 10_000,
+    timeout: float = LONG_SECONDS,
+) -> Call[CompareAnswer]:
+    """How rankings of the same users, named or sampled, differ between two bundles; `old` None is the active one."""
+    body = CompareRequest(
+        new=new,
+        old=old,
+        user_ids=None if user_ids is None else checked_ids(user_ids, "user_ids"),
+        sample=sample,
+        seed=seed,
+        limit=limit,
+        by=by,
+        context=dict(context or {}),
+        now=now,
+        deadline_ms=deadline_ms,
+    )
+    return Call("compare_bundles", "POST", "/v1/bundles/compare", CompareAnswer, body, seconds=timeout)
+
+
+def show_report(bundle_id: str) -> Call[str]:
+    """The report of the run that a bundle was exported from: a page, as text."""
+    return Call("show_report", "GET", path_to("/v1/bundles/{bundle_id}/report", bundle_id=bundle_id), str)
 
 
 def collect_bundles(keep: int = 3, *, timeout: float = LONG_SECONDS) -> Call[CollectedAnswer]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from limerank.client.call import Call, GivenId, GivenTime, checked_id, checked_ids, path_to, structs
 from limerank.wire.events import ErasedAnswer, EventsAnswer, EventsRequest, NewEvent, UserAnswer
+from limerank.wire.inspection import FoundItemsAnswer, UsersAnswer
 from limerank.wire.items import ItemAnswer, ItemsAnswer, ItemsDeleteRequest, ItemsRequest, NewItem
 
 
@@ -55,10 +56,27 @@ def add_event(
     return add_events([event])
 
 
-def show_user(user_id: GivenId, limit: int | None = None) -> Call[UserAnswer]:
-    """What is known of a user, with the `limit` newest events; None: as many as the service shows by itself."""
+def find_users(prefix: str = "", limit: int | None = None) -> Call[UsersAnswer]:
+    """Users whose ids begin with `prefix`, in the order of their bytes."""
+    return Call("find_users", "GET", "/v1/users", UsersAnswer, query=_asked(prefix=prefix or None, limit=limit))
+
+
+def find_items(prefix: str = "", limit: int | None = None) -> Call[FoundItemsAnswer]:
+    """Items whose ids begin with `prefix`, then those that are called so, in any case."""
+    return Call("find_items", "GET", "/v1/items", FoundItemsAnswer, query=_asked(prefix=prefix or None, limit=limit))
+
+
+def _asked(**given: str | int | None) -> dict[str, str]:
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def show_user(user_id: GivenId, limit: int | None = None, *, offset: int | None = None) -> Call[UserAnswer]:
+    """What is known of a user, with the `limit` newest events; None: as many as the service shows by itself.
+
+    `offset` leaves out so many of the newest: for the next page.
+    """
     path = path_to("/v1/users/{user_id}", user_id=user_id)
-    return Call("show_user", "GET", path, UserAnswer, query={} if limit is None else {"limit": str(limit)})
+    return Call("show_user", "GET", path, UserAnswer, query=_asked(limit=limit, offset=offset))
 
 
 def erase_user(user_id: GivenId) -> Call[ErasedAnswer]:

@@ -19,9 +19,11 @@ from limerank.wire.rankings import (
     RankAnswer,
     RankRequest,
     RecommendRequest,
+    UnwantedEvent,
 )
 
 GivenEvent = HistoryEvent | Mapping[str, Any]
+GivenUnwanted = UnwantedEvent | Mapping[str, Any]
 Missing = Literal["prior", "drop", "error"]
 Retriever = Literal["exact", "faiss", "popular"]
 
@@ -34,18 +36,22 @@ def rank(
     context: Mapping[str, Any] | None = None,
     history: Iterable[GivenEvent] | None = None,
     events: Iterable[GivenEvent] = (),
+    without: Iterable[GivenUnwanted] = (),
+    until: GivenTime | None = None,
     now: GivenTime | None = None,
     task: str | None = None,
     bundle: str | None = None,
     exclude_seen: bool = False,
     missing: Missing = "prior",
     deadline_ms: float | None = None,
+    record: bool = True,
     request_id: str | None = None,
 ) -> Call[RankAnswer]:
     """Order candidates for a user, the best `limit` of them; without `item_ids` the whole catalog.
 
     `history` None is what the service has stored; a list, oldest first, is this and nothing else. `events` follow it
-    and are not stored. `deadline_ms` is for all attempts together.
+    and are not stored. `without` and `until` leave out stored events, to see what the ranking would be without them;
+    `record=False` is for such looks: no experiment counts them. `deadline_ms` is for all attempts together.
     """
     body = RankRequest(
         user_id=checked_id(user_id, "user_id"),
@@ -54,10 +60,12 @@ def rank(
         context=dict(context or {}),
         history=None if history is None else structs(history, HistoryEvent, "history"),
         events=structs(events, HistoryEvent, "events"),
+        without=structs(without, UnwantedEvent, "without"),
+        until=until,
         now=now,
         task=task,
         bundle=bundle,
-        options=Options(exclude_seen=exclude_seen, missing=missing),
+        options=Options(exclude_seen=exclude_seen, missing=missing, record=record),
     )
     return Call(
         "rank", "POST", "/v1/rank", RankAnswer, body, timed=_within, deadline_ms=deadline_ms, request_id=request_id
@@ -94,11 +102,14 @@ def recommend(
     context: Mapping[str, Any] | None = None,
     history: Iterable[GivenEvent] | None = None,
     events: Iterable[GivenEvent] = (),
+    without: Iterable[GivenUnwanted] = (),
+    until: GivenTime | None = None,
     now: GivenTime | None = None,
     task: str | None = None,
     bundle: str | None = None,
     exclude_seen: bool = True,
     deadline_ms: float | None = None,
+    record: bool = True,
     request_id: str | None = None,
 ) -> Call[RankAnswer]:
     """Retrieve, then rank; without what the user has seen, unless `exclude_seen` is False."""
@@ -111,10 +122,12 @@ def recommend(
         context=dict(context or {}),
         history=None if history is None else structs(history, HistoryEvent, "history"),
         events=structs(events, HistoryEvent, "events"),
+        without=structs(without, UnwantedEvent, "without"),
+        until=until,
         now=now,
         task=task,
         bundle=bundle,
-        options=Options(exclude_seen=exclude_seen),
+        options=Options(exclude_seen=exclude_seen, record=record),
     )
     return Call(
         "recommend",
@@ -135,6 +148,8 @@ def explain(
     context: Mapping[str, Any] | None = None,
     history: Iterable[GivenEvent] | None = None,
     events: Iterable[GivenEvent] = (),
+    without: Iterable[GivenUnwanted] = (),
+    until: GivenTime | None = None,
     now: GivenTime | None = None,
     task: str | None = None,
     bundle: str | None = None,
@@ -150,6 +165,8 @@ def explain(
         context=dict(context or {}),
         history=None if history is None else structs(history, HistoryEvent, "history"),
         events=structs(events, HistoryEvent, "events"),
+        without=structs(without, UnwantedEvent, "without"),
+        until=until,
         now=now,
         task=task,
         bundle=bundle,

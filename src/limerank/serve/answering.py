@@ -44,6 +44,8 @@ class EncodedRequest:
     """Whether the state was kept, grown by new events, or computed."""
     history_as_of: int | None = None
     """The time of the newest event of the history."""
+    left_out: int = 0
+    """Stored events that the request wanted to be answered without."""
 
 
 class Stages:
@@ -91,7 +93,9 @@ class Stages:
 
     def _encoded(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
         used = asked.count - self.requests.first_kept(asked)
-        encoded = partial(EncodedRequest, known_user=asked.known_user, history_as_of=asked.as_of)
+        encoded = partial(
+            EncodedRequest, known_user=asked.known_user, history_as_of=asked.as_of, left_out=asked.left_out
+        )
         version = self.requests.version(asked) if self.states is not None and asked.keep else None
         users = self.users if version is None else self.users.of_version(version + self.kind)
         if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
@@ -161,6 +165,7 @@ class Stages:
             timeline=clock.spans(),
             degraded=list(record.degraded),
             unscored=unscored,
+            left_out=encoded.left_out,
         )
 
     def probabilities(

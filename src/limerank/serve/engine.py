@@ -23,7 +23,7 @@ from limerank.serve.catalog import Catalog, ItemStatus
 from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.deadline import Deadline, RequestRecord
 from limerank.serve.histories.of_request import RequestHistory
-from limerank.serve.histories.past import Added, Erased, Happened, Histories
+from limerank.serve.histories.past import Added, Erased, Happened, Histories, LeftOut
 from limerank.serve.histories.store import HistoryStore
 from limerank.serve.histories.writing import now as clock
 from limerank.serve.overlay.items import Item
@@ -192,12 +192,14 @@ class Engine:
         exclude_seen: bool = False,
         deadline_ms: float | Deadline | None = None,
         history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
     ) -> Ranking:
         """Order candidates (the whole catalog by default) for a user whose history ends with `events`.
 
         The history before that is the bundle's with the events that were stored since, in order of time; or, if it is
-        given, `history` and nothing else, of which nothing is kept. An unknown user ranks with an empty history; an
-        unknown item is scored as 'unknown' and listed as such. `now` is the time of the request in milliseconds since
+        given, `history` and nothing else, of which nothing is kept; or all but the events that are `left_out`, to see
+        what a ranking would be without them. An unknown user ranks with an empty history; an unknown item is scored as
+        'unknown' and listed as such. `now` is the time of the request in milliseconds since
         1970, which only rankers that read times care about; by default the latest the engine knows of: the bundle's
         watermark or the time of an event. `exclude_seen` leaves out every item that the user has an event with, stored
         (however long ago) or in `events`. With `deadline_ms` the answer leaves out work that does not fit, and says
@@ -205,7 +207,7 @@ class Engine:
         """
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
-        user = RequestHistory(self.histories, user_id, events, history, record.timeline)
+        user = RequestHistory(self.histories, user_id, events, history, record.timeline, left_out)
         request: dict[str, Any] = {"context": context, "now": now}
         return self._ranked(
             user, Retrieving(catalog, [], lambda state: given), record, request, limit, self._task(task), exclude_seen
@@ -226,6 +228,7 @@ class Engine:
         task: str | None = None,
         deadline_ms: float | Deadline | None = None,
         history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
     ) -> Ranking:
         """The `k` items to show a user: retrieve, rank, leave out what the user has seen, diversify if asked to.
 
@@ -236,7 +239,7 @@ class Engine:
         `answer`.
         """
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
-        user = RequestHistory(self.histories, user_id, events, history, record.timeline)
+        user = RequestHistory(self.histories, user_id, events, history, record.timeline, left_out)
         candidates = usual_candidates(len(catalog)) if candidates is None else candidates
         if min(k, candidates) < 1:
             raise UsageError(f"k and candidates must be at least 1, but are {k} and {candidates}")
@@ -300,9 +303,10 @@ class Engine:
         events: Sequence[Event] = (),
         now: int | None = None,
         history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
     ) -> EncodedRequest:
         """The user stage alone; run it while retrieval runs, then `score` what retrieval found."""
-        user = RequestHistory(self.histories, user_id, events, history)
+        user = RequestHistory(self.histories, user_id, events, history, left_out=left_out)
         asked = user.ask(self.stages.requests, context, now, self.catalog)
         return self.stages.user(asked, RequestRecord.begin(None))
 

@@ -63,6 +63,8 @@ class Ranking:
     """Candidates that were not scored because of the deadline."""
     history_as_of: int | None = None
     """The time of the newest event of the history; None where there is none, or none that has a time."""
+    left_out: int = 0
+    """Stored events that were not read because the request left them out."""
 
 
 def ranking_frame(catalog: Catalog, rankings: Sequence[Ranking]) -> pl.DataFrame:

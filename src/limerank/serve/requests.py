@@ -20,7 +20,7 @@ from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import Catalog
 from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.histories.merging import REFUSALS, Merged, Merger
-from limerank.serve.histories.past import NO_PAST, Event, Happened, Past
+from limerank.serve.histories.past import NO_PAST, Event, Happened, LeftOut, Past
 from limerank.times import same_unit
 
 __all__ = ["Asked", "Event", "RequestReader"]
@@ -56,7 +56,9 @@ class Asked:
     known_user: bool
     """Whether the bundle has a row for the user, or events are stored."""
     keep: bool = True
-    """Whether a state may be kept; not of a history that came with the request."""
+    """Whether a state may be kept; not of a history that came with the request, or that something is left out of."""
+    left_out: int = 0
+    """Stored events that the request wanted to be answered without."""
 
     @property
     def count(self) -> int:
@@ -121,10 +123,12 @@ class RequestReader:
         catalog: Catalog | None = None,
         past: Past = NO_PAST,
         history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
     ) -> Asked:
         """A request as the bundle's encoders see it; the cost does not depend on the bundle's history.
 
-        `past` is what was stored of the user since the export. A `history` is read instead of both.
+        `past` is what was stored of the user since the export. A `history` is read instead of both; without it some
+        of what is stored may be left out.
         """
         bundle, user_id = self.bundle, checked_id(user_id, "user_id")
         catalog = self._as_exported if catalog is None else catalog  # not `or`: one without items is a catalog, too
@@ -132,7 +136,8 @@ class RequestReader:
         given = [*(history or ()), *events]
         for event in given:
             self._check_names(Role.EVENT, event.features)
-        merged = self.merged(user_id, past, history)
+        everything = self.merged(user_id, past, history)
+        merged = everything if left_out is None else self.merger.without(everything, left_out)
         newest = past.events[-1].time if past.events and history is None else None
         asked_at = self._asked_at(now, given, newest)
         user_row = self._user_row(user_id, past)
@@ -154,9 +159,10 @@ class RequestReader:
             times=times,
             context=encode_rows(bundle.encoders.context, [context]),
             at=asked_at,
-            as_of=self._as_of(merged.stored, times, newest, given),
+            as_of=self._as_of(merged.stored, times, newest if left_out is None else None, given),
             known_user=user_row != UNKNOWN_ROW or newest is not None,
-            keep=history is None,
+            keep=history is None and left_out is None,
+            left_out=everything.count - merged.count,
         )
 
     def merged(self, user_id: str, past: Past, history: Sequence[Event] | None = None) -> Merged:
@@ -164,6 +170,10 @@ class RequestReader:
         if history is not None:
             return self.merger.alone(slice(0, 0))
         return self.merger.merged(user_id, self._user_row(user_id, past), past)
+
+    def whole_history(self, user_id: str, past: Past) -> Merged:
+        """All events of a user in order, to be looked at: nothing is held of it."""
+        return self.merger.whole(self.merger.anew(self._user_row(user_id, past), past))
 
     def seen(
         self,
@@ -173,12 +183,21 @@ class RequestReader:
         catalog: Catalog,
         past: Past = NO_PAST,
         history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
     ) -> Ints:
-        """The distinct rows of the catalog's items that a user has events with: exported, stored or just now."""
+        """The distinct rows of the catalog's items that a user has events with: exported, stored or just now.
+
+        Items of which all known events are left out count as not seen.
+        """
         given = checked_ids([event.item_id for event in (*(history or ()), *events)], "item_id")
         if history is not None:
             return catalog.seen_rows(None, given)
         merged = self.merged(user_id, past)
+        if left_out is not None:
+            kept = self.merger.without(merged, left_out).items_in(catalog)
+            unseen = np.setdiff1d(self.merger.whole(merged).items_in(catalog), kept)
+            seen = self.seen(user_id, events, catalog=catalog, past=past)
+            return np.setdiff1d(seen, np.setdiff1d(unseen, catalog.rows_of(given, deleted=True)))
         stored = merged.seen_in(catalog)
         if past.erased_at is None:
             return catalog.seen_rows(user_id, given, stored)
@@ -186,13 +205,24 @@ class RequestReader:
         visible = self.merger.visible(self._user_row(user_id, past), past.erased_at)
         return catalog.seen_rows(None, given, np.concatenate([self._columns["item"][visible], stored]).astype(np.int64))
 
-    def item_names(self, asked: Asked, past: Past, given: Sequence[Event], name_of: Callable[[int], str]) -> list[str]:
+    def item_names(
+        self,
+        asked: Asked,
+        past: Past,
+        events: Sequence[Event],
+        name_of: Callable[[int], str],
+        *,
+        history: Sequence[Event] | None = None,
+        left_out: LeftOut | None = None,
+    ) -> list[str]:
         """The items of the events that are read, oldest first: as the event said, or by the row of the bundle."""
-        merged = self.merged(asked.user_id, past) if asked.keep else self.merger.alone(slice(0, 0))
+        merged = self.merged(asked.user_id, past, history)
+        if left_out is not None:
+            merged = self.merger.without(merged, left_out)
         names = [name_of(row) for row in self._columns["item"][merged.stored].tolist()]
         for source, row in zip(merged.sources.tolist(), merged.items.tolist(), strict=True):
             names.append(name_of(row) if source < 0 else merged.encoded.given[source].item_id)
-        names += [event.item_id for event in given]
+        names += [event.item_id for event in (*(history or ()), *events)]
         return names[self.first_kept(asked) :]
 
     def check_event(self, event: Happened, path: str = "event") -> None:

@@ -19,9 +19,10 @@ from starlette.routing import Route
 from limerank.serve.deadline import Deadline
 from limerank.serve.experiments.shadow import Shadows
 from limerank.serve.hosting.host import Host
+from limerank.serve.inspection.link_usage import LinkUsage
 from limerank.service.admission import Admission
 from limerank.service.bodies import LARGE, check_length, check_type, chunks, decoded, disconnected, read_body
-from limerank.service.calls import HANDLERS, Call, Handler, Reply, Service
+from limerank.service.calls import ALL_SCOPES, HANDLERS, Call, Handler, Reply, Service
 from limerank.service.metrics import Metrics
 from limerank.service.observing import ASGI, KEY, Observation, Observed, Receive, Scope, Send
 from limerank.service.operations import ANY_TEXT, OPERATIONS, Operation, allowed_methods
@@ -63,6 +64,7 @@ def create_app(
         errands=Admission(ERRANDS, WAITING_ERRANDS, "limerank-errand"),
         metrics=metrics,
         shadows=Shadows(host, host.log, idle=lambda: _idle(admission), on_agreement=metrics.agreed),
+        links=LinkUsage(host, idle=lambda: _idle(admission)),
         tracing=Tracing.configured() if tracing is None else tracing,
         authenticated=authenticated,
     )
@@ -132,6 +134,7 @@ class Endpoint:
             seen.arrived_at,
             _checked_parameters(scope),
             QueryParams(scope["query_string"]),
+            scopes=scope.get("state", {}).get("scopes", ALL_SCOPES),
         )
         with self.service.tracing.request(call, scope["headers"]), self.service.room.for_a_body() as grown:
             try:
@@ -139,7 +142,11 @@ class Endpoint:
                 reply = await self._worked(call, receive)
             finally:
                 self.service.metrics.staged(call.stages)
+                if self.operation.queued:
+                    self.service.metrics.recent.staged(call.stages)
                 scope["state"].update(call.said)
+        if reply.etag and reply.etag in dict(scope["headers"]).get(b"if-none-match", b""):
+            reply = Reply(b"", reply.media_type, 304, reply.headers, reply.etag)
         await _send(send, reply, call)
 
     async def _worked(self, call: Call, receive: Receive) -> Reply:
@@ -213,8 +220,8 @@ async def _send(send: Send, reply: Reply, call: Call) -> None:
         (b"content-type", reply.media_type),
         (b"content-length", str(len(reply.content)).encode()),
         (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"no-store"),
         *reply.headers,
+        (b"etag", reply.etag) if reply.etag else (b"cache-control", b"no-store"),
     ]
     if call.operation.queued:
         headers.append((b"server-timing", _server_timing(call.stages)))

@@ -16,6 +16,8 @@ import msgspec
 from limerank.serve.deadline import Deadline
 from limerank.serve.experiments.shadow import Shadows
 from limerank.serve.hosting.host import Host
+from limerank.serve.inspection.finding import Indexes
+from limerank.serve.inspection.link_usage import LinkUsage
 from limerank.service.admission import Admission
 from limerank.service.bodies import LARGE_AT_A_TIME, Room
 from limerank.service.metrics import Metrics
@@ -25,6 +27,7 @@ from limerank.service.tracing import Tracing
 
 JSON = b"application/json"
 ENCODER = msgspec.json.Encoder()
+ALL_SCOPES = ("rank", "write", "admin")
 Status = Literal["starting", "ok", "draining"]
 
 
@@ -53,6 +56,8 @@ class Call:
     """Items in the answer so far."""
     pieces: Iterator[bytes] = field(default_factory=lambda: iter(()))
     """The body of an upload, as it comes in."""
+    scopes: Sequence[str] = ()
+    """What the caller may do."""
 
     def since_arrival(self) -> float:
         """Milliseconds."""
@@ -74,6 +79,8 @@ class Reply:
     media_type: bytes = JSON
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
+    etag: bytes = b""
+    """Of what may be kept by whoever asked: its fingerprint; `headers` say for how long."""
 
     @classmethod
     def of(cls, body: msgspec.Struct, status: int = 200) -> Reply:
@@ -94,6 +101,7 @@ class Service:
     metrics: Metrics
     shadows: Shadows
     tracing: Tracing
+    links: LinkUsage
     authenticated: Callable[[], bool] = lambda: False
     """Whether keys are asked for, which may begin while the service runs."""
     status: Status = "ok"
@@ -102,6 +110,9 @@ class Service:
     room: Room = field(init=False)
     helpers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(HELPERS, "limerank-helper"))
     """For bodies that are large, and for metrics and documents, which are answered however many errands there are."""
+
+    indexes: Indexes = field(default_factory=Indexes)
+    """Of ids, for who looks for users and items by their beginnings."""
 
     def __post_init__(self) -> None:
         self.room = Room(LARGE_AT_A_TIME * self.options.body_bytes)
@@ -114,13 +125,17 @@ class Service:
         if call.operation.scope in ("public", "metrics"):
             return await asyncio.get_running_loop().run_in_executor(self.helpers, work)
         admission = self.admission if call.operation.queued else self.errands
-        self.metrics.queue.set(self.admission.waiting)
+        self._note_queue()
         return (await admission.run(work, call.deadline)).result
 
     def _begin(self, call: Call, handler: Handler, asked_ms: float) -> Reply:
         call.took("queue", asked_ms)
-        self.metrics.queue.set(self.admission.waiting)
+        self._note_queue()
         return handler(self, call)
+
+    def _note_queue(self) -> None:
+        self.metrics.queue.set(self.admission.waiting)
+        self.metrics.recent.waits(self.admission.waiting)
 
     async def drain(self, seconds: float | None = None) -> bool:
         """Take no new work, say so to probes, and wait for what is under way; False if that takes longer."""
@@ -130,6 +145,7 @@ class Service:
     def close(self) -> None:
         """End the threads, when what they do is done."""
         self.shadows.close()
+        self.links.close()
         self.admission.close()
         self.errands.close()
         self.helpers.shutdown()

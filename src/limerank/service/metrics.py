@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from limerank.serve.experiments.agreement import Agreement
+from limerank.service.watching.recent import Recent
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 COUNTS = (1, 10, 100, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000)
@@ -25,6 +26,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.recent = Recent()
+        """The last minutes, for /v1/status."""
         self._lock = Lock()
         self._types: set[str] = set()
         self.requests = Histogram(
@@ -122,12 +125,15 @@ class Metrics:
 
     def rankings_by_arm(self) -> dict[str, int]:
         """Rankings since this process began."""
-        found = {}
-        for family in self.arms.collect():
-            for sample in family.samples:
-                if sample.name.endswith("_total"):
-                    found[sample.labels["arm"]] = int(sample.value)
-        return found
+        return _by_label(self.arms)
+
+    def states_by_how(self) -> dict[str, int]:
+        """User stages since this process began, by how the state was found."""
+        return _by_label(self.states)
+
+    def degraded_by_reason(self) -> dict[str, int]:
+        """Answers that left something out since this process began."""
+        return _by_label(self.degraded)
 
     def text(self) -> bytes:
         """As Prometheus reads it; of all processes if there are several."""
@@ -148,3 +154,9 @@ class Metrics:
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(f"limerank_{name}", text, list(labels), registry=self.registry)
+
+
+def _by_label(counter: Counter) -> dict[str, int]:
+    """A counter with one label, by its values."""
+    samples = [sample for family in counter.collect() for sample in family.samples]
+    return {next(iter(one.labels.values())): int(one.value) for one in samples if one.name.endswith("_total")}

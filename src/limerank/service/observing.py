@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from limerank.service.metrics import Metrics
-from limerank.service.operations import find_operation
+from limerank.service.metrics import METHODS, OTHER, Metrics
+from limerank.service.operations import OPERATIONS, find_operation
 from limerank.service.problems import ClientGoneError, RefusalError, encoded, logger, refusal_of
 
 Scope = MutableMapping[str, Any]
@@ -23,6 +23,7 @@ VALID_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
 CLIENT_GONE = 499
 """What the log and the metrics say when nobody is there to be answered."""
 KEY = "limerank"
+COMPUTING = frozenset(operation.path for operation in OPERATIONS if operation.queued)
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Observed:
             await send(message)
 
         self.metrics.in_flight.inc()
+        self.metrics.recent.in_flight += 1
         try:
             await self.app(scope, receive, send_with_id)
         except (ClientGoneError, asyncio.CancelledError) as gone:
@@ -87,10 +89,20 @@ class Observed:
     def _finish(self, scope: Scope, seen: Observation) -> None:
         seconds = time.perf_counter() - seen.arrived
         self.metrics.in_flight.dec()
+        self.metrics.recent.in_flight -= 1
         if not seen.route:  # refused before its route was reached
             meant = find_operation(scope["method"], scope["path"])
             seen.route = meant[0].path if meant else ""
         self.metrics.answered(seen.route, scope["method"], seen.status, seconds, seen.reasons)
+        self.metrics.recent.answered(
+            seen.route,
+            scope["method"] if scope["method"] in METHODS else OTHER,
+            seen.status,
+            seconds,
+            seen.reasons,
+            seen.request_id,
+            seen.route in COMPUTING,
+        )
 
 
 def _logged(error: Exception, request_id: str) -> RefusalError:

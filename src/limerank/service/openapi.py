@@ -22,12 +22,19 @@ from limerank.service.problems import KINDS
 from limerank.service.routes import load_handlers
 from limerank.wire.body import MOST_ID_CHARACTERS
 from limerank.wire.examples import BODIES
+from limerank.wire.inspection import MOST_FOUND
 from limerank.wire.problems import PROBLEM_JSON, Problem
 from limerank.wire.service import ProbeAnswer
 
 Json = dict[str, Any]
 SCHEMA = "#/components/schemas/{name}"
-MEDIA = {"metrics": "text/plain", "docs": "text/html"}
+MEDIA = {
+    "metrics": "text/plain",
+    "docs": "text/html",
+    "show_report": "text/html",
+    "inspector": "text/html",
+    "inspector_file": "text/javascript",
+}
 PROBES, NOT_READY = ("ready", "health"), "NotReady"
 ALWAYS = (431, 500, 503)
 WITH_KEY = (400, 401, 403, 429)
@@ -43,6 +50,10 @@ MORE = {
     "publish_bundle": (409, 507),
     "show_bundle": (404,),
     "diff_bundles": (404, 422),
+    "compare_bundles": (404,),
+    "list_links": (404, 422),
+    "find_users": (422,),
+    "find_items": (422,),
     "verify_bundle": (404, 422),
     "activate_bundle": (404, 409, 507),
     "roll_back": (409, 507),
@@ -50,13 +61,35 @@ MORE = {
     "set_routing": (404, 409, 507),
 }
 """Statuses that some operations have beyond those of their kind."""
+
+
+def _number(name: str, told: str, least: int, most: int, otherwise: int) -> Json:
+    schema = {"type": "integer", "minimum": least, "maximum": most, "default": otherwise}
+    return {"name": name, "in": "query", "description": told, "schema": schema}
+
+
+_FOUND: list[Json] = [
+    {
+        "name": "prefix",
+        "in": "query",
+        "description": "How it begins; by default all of them.",
+        "schema": {"type": "string", "maxLength": MOST_ID_CHARACTERS},
+    },
+    _number("limit", "How many to find.", 1, MOST_FOUND, 20),
+]
 QUERIES: dict[str, list[Json]] = {
     "show_user": [
+        _number("limit", "How many of the newest events to show.", 1, 10_000, 100),
+        _number("offset", "How many of the newest to leave out: for the next page.", 0, 1_000_000, 0),
+    ],
+    "find_users": _FOUND,
+    "find_items": _FOUND,
+    "list_links": [
         {
-            "name": "limit",
+            "name": "bundle",
             "in": "query",
-            "description": "How many of the newest events to show.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100},
+            "description": "A bundle that is served; by default the active one.",
+            "schema": {"type": "string"},
         }
     ],
     "diff_bundles": [
@@ -70,11 +103,11 @@ QUERIES: dict[str, list[Json]] = {
     ],
 }
 TAGS = {
-    "Ranking": ("/v1/rank", "/v1/recommend", "/v1/explain"),
+    "Ranking": ("/v1/rank", "/v1/recommend", "/v1/explain", "/v1/links"),
     "Events and users": ("/v1/events", "/v1/users"),
     "Items": ("/v1/items",),
     "Bundles": ("/v1/bundles", "/v1/routing"),
-    "Service": ("/v1/info", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs"),
+    "Service": ("/v1/info", "/v1/status", "/livez", "/readyz", "/healthz", "/metrics", "/openapi.json", "/docs", "/ui"),
 }
 DESCRIPTION = """\
 Rank candidates, recommend items, store what happened, and exchange bundles while requests run.
@@ -259,7 +292,12 @@ def _describe(schemas: Json, bodies: Iterable[type[msgspec.Struct]]) -> None:
 
 def _lineage(name: str, told: dict[str, dict[str, str]]) -> list[str]:
     """A body and those that it extends."""
-    bases = {"BundleAnswer": ["BundleFacts"]}
+    bases = {
+        "BundleAnswer": ["BundleFacts"],
+        "ChangeOfMany": ["RankingChange"],
+        "ChangeOfSegment": ["ChangeOfMany", "RankingChange"],
+        "ChangeOfUser": ["RankingChange"],
+    }
     return [one for one in [name, *bases.get(name, [])] if one in told]
 
 

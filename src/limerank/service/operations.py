@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from limerank.wire import bundles, events, items, rankings, service
+from limerank.wire import bundles, events, inspection, items, rankings, service, status
 
 Scope = Literal["public", "metrics", "rank", "write", "admin"]
 """`public`: anybody; `metrics`: anybody on loopback, else any key; the others: a key that has the scope."""
@@ -100,9 +100,20 @@ OPERATIONS = (
         events.EventsRequest,
         read_as=events.RawEvents,
     ),
+    Operation(
+        "find_users", "GET", "/v1/users", "admin", "Users by the beginning of their ids.", inspection.UsersAnswer
+    ),
     Operation("show_user", "GET", "/v1/users/{user_id}", "admin", "What is known of a user.", events.UserAnswer),
     Operation(
         "erase_user", "DELETE", "/v1/users/{user_id}", "admin", "Forget a user, everywhere.", events.ErasedAnswer
+    ),
+    Operation(
+        "find_items",
+        "GET",
+        "/v1/items",
+        "rank",
+        "Items by the beginning of their ids or names.",
+        inspection.FoundItemsAnswer,
     ),
     Operation(
         "upsert_items", "PUT", "/v1/items", "write", "Add or replace items.", items.ItemsAnswer, items.ItemsRequest
@@ -117,6 +128,7 @@ OPERATIONS = (
         items.ItemsDeleteRequest,
     ),
     Operation("show_item", "GET", "/v1/items/{item_id}", "rank", "Where an item's row comes from.", items.ItemAnswer),
+    Operation("list_links", "GET", "/v1/links", "rank", "What links stand for.", inspection.LinksAnswer),
     Operation("list_bundles", "GET", "/v1/bundles", "admin", "The bundles of the store.", bundles.BundlesAnswer),
     Operation(
         "publish_bundle",
@@ -128,6 +140,15 @@ OPERATIONS = (
         bytes,
     ),
     Operation("diff_bundles", "GET", "/v1/bundles/diff", "admin", "How two bundles differ.", bundles.DiffAnswer),
+    Operation(
+        "compare_bundles",
+        "POST",
+        "/v1/bundles/compare",
+        "admin",
+        "Two bundles on the same users.",
+        inspection.CompareAnswer,
+        inspection.CompareRequest,
+    ),
     Operation(
         "roll_back",
         "POST",
@@ -147,6 +168,7 @@ OPERATIONS = (
         bundles.CollectRequest,
     ),
     Operation("show_bundle", "GET", "/v1/bundles/{bundle_id}", "admin", "One bundle.", bundles.BundleAnswer),
+    Operation("show_report", "GET", "/v1/bundles/{bundle_id}/report", "admin", "The report of a bundle's run.", str),
     Operation(
         "verify_bundle",
         "POST",
@@ -174,6 +196,14 @@ OPERATIONS = (
         bundles.RoutingAnswer,
         bundles.Routing,
     ),
+    Operation(
+        "status",
+        "GET",
+        "/v1/status",
+        "rank",
+        "Latencies, queue, problems, as of now.",
+        status.StatusAnswer,
+    ),
     Operation("info", "GET", "/v1/info", "rank", "Version, limits, and what requests may say.", service.InfoAnswer),
     Operation("live", "GET", "/livez", "public", "Whether the process lives.", service.ProbeAnswer),
     Operation("ready", "GET", "/readyz", "public", "Whether it takes requests.", service.ProbeAnswer),
@@ -181,6 +211,8 @@ OPERATIONS = (
     Operation("metrics", "GET", "/metrics", "metrics", "Prometheus metrics.", str),
     Operation("openapi", "GET", "/openapi.json", "public", "This interface, as OpenAPI 3.1.", dict),
     Operation("docs", "GET", "/docs", "public", "This interface, as a page.", str),
+    Operation("inspector", "GET", "/ui", "public", "The inspector: look into rankings in a browser.", str),
+    Operation("inspector_file", "GET", "/ui/{version}/{file}", "public", "Scripts and styles of the inspector.", str),
 )
 
 

@@ -45,6 +45,9 @@ KINDS = {
     ),
     "no-such-path": Kind(404, "No such path", "There is nothing at this path; /docs lists what there is."),
     "unknown-bundle": Kind(404, "Unknown bundle", "No bundle of this id is in the store, or it is not being served."),
+    "no-report": Kind(
+        404, "No report", "The bundle was exported from a run without a report; write it, then export again."
+    ),
     "method-not-allowed": Kind(405, "Method not allowed", "The header `Allow` lists what the path takes."),
     "slow-request": Kind(408, "Request too slow", "The body did not arrive in time; send it faster, or in parts."),
     "conflict": Kind(409, "Conflict", "The state is not what the caller believed, or somebody else is changing it."),
@@ -57,6 +60,9 @@ KINDS = {
     "too-many-events": Kind(422, "Too many events", "Send fewer events in a call."),
     "unknown-items": Kind(
         422, "Unknown items", "`missing` is `error`, and these items are not in the catalog: upsert them, or `prior`."
+    ),
+    "no-links": Kind(
+        422, "No links", "The ranker of this bundle has no links to explain a ranking by; `detail` names those that do."
     ),
     "unfit-bundle": Kind(422, "Bundle refused", "A bundle is damaged or does not fit; `detail` names the file."),
     "too-many-requests": Kind(429, "Too many requests", "Too much is waiting; come back when `Retry-After` says."),

@@ -27,6 +27,8 @@ class BundleFacts(Said):
     row_type: str = ""
     bytes: int = 0
     note: str = ""
+    has_report: bool = False
+    """Whether it brought the report of its run along."""
 
 
 class BundlesAnswer(Said):

@@ -77,6 +77,15 @@ class StoredEvent(Said):
     features: Values = {}
     type: str | None = None
     event_id: str | None = None
+    display: str | None = None
+    """What the item is called."""
+    read: bool = True
+    """Whether a ranker reads it, in a ranking that is made now."""
+    position: int | None = None
+    """Among those that are read; 1 is the most recent."""
+    why: str = ""
+    """Why it is not read: `not in the history` (it was stored so), `held by the bundle` (which has the same event) or
+    `too old` (newer ones fill the history)."""
 
 
 class UserAnswer(Said):
@@ -90,6 +99,10 @@ class UserAnswer(Said):
     events_stored: int
     erased_at: datetime | None
     history: list[StoredEvent]
+    total: int = 0
+    """All events that can be shown; ask for more with `offset`."""
+    read: int = 0
+    """How many of them a ranker reads."""
 
 
 class ErasedAnswer(Said):

@@ -31,6 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "items": [{"id": "i900", "features": {"topic": "t1", "creator": "c3", "duration_s": 41.5, "tags": ["a", "b"]}}]
     },
     "delete_items": {"item_ids": ["i900"]},
+    "compare_bundles": {"new": "20261117-145319874-c39fbc5b", "sample": 10, "seed": 0},
     "activate_bundle": {"expected_current": None},
     "roll_back": {},
     "collect_bundles": {"keep": 3},

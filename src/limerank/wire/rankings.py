@@ -11,7 +11,7 @@ from limerank.wire.body import Asked, GivenId, Said, Time, Values
 from limerank.wire.problems import Problem
 
 Limit = Annotated[int, Meta(ge=1, le=1_000_000)]
-MOST_BATCH, MOST_EXPLAINED = 64, 100
+MOST_BATCH, MOST_EXPLAINED, MOST_LEFT_OUT = 64, 100, 1_000
 
 
 class HistoryEvent(Asked):
@@ -19,6 +19,13 @@ class HistoryEvent(Asked):
 
     item_id: GivenId
     features: Values = {}
+    timestamp: Time | None = None
+
+
+class UnwantedEvent(Asked):
+    """Stored events to answer without: all with this item at this time, or at any time."""
+
+    item_id: GivenId
     timestamp: Time | None = None
 
 
@@ -31,6 +38,9 @@ class Options(Asked):
     """What becomes of candidates that are not in the catalog: scored as unknown items, left out, or a refusal."""
     deadline_ms: Annotated[float, Meta(ge=1, le=600_000)] | None = None
     """Milliseconds from the arrival of the request; None: the service's own, see /v1/info."""
+    record: bool = True
+    """False: no traffic, only somebody who looks: not logged for experiments, not ranked by shadows, not counted as a
+    ranking of an arm or a use of links."""
 
 
 class OfUser(Asked):
@@ -42,6 +52,11 @@ class OfUser(Asked):
     """None: what is stored of the user; a list, oldest first: this and nothing else."""
     events: list[HistoryEvent] = []
     """What happened just now and is not stored (use /v1/events to store); it follows the history."""
+    without: Annotated[list[UnwantedEvent], Meta(max_length=MOST_LEFT_OUT)] = []
+    """Stored events to leave out, to see what the answer would be without them; those that are not there do not
+    matter."""
+    until: Time | None = None
+    """Stored events at this time or later are left out, as if they had not happened yet."""
     now: Time | None = None
     """The time of the request; None: the time of its arrival, for rankers that read times."""
     task: str | None = None
@@ -108,6 +123,8 @@ class RankedUser(Said):
     """Events that were read."""
     history_as_of: datetime | None = None
     """The newest of them."""
+    left_out: int = 0
+    """Stored events that were not read because of `without` and `until`."""
 
 
 class RankCounts(Said):
@@ -172,6 +189,7 @@ class ExplainAnswer(Said):
     task: str
     history_used: int
     candidates: list[dict[str, Any]]
-    """logit = from_links + from_item + from_user + constant, and the links, the largest contribution first."""
+    """`score` as a ranking has it, the terms of its logit = from_links + from_item + from_user + constant, and the
+    links, the largest contribution first."""
     links: list[dict[str, Any]]
     timing_ms: dict[str, float]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from limerank.wire.body import Said
+from limerank.wire.inspection import FeatureFacts
 
 
 class Limits(Said):
@@ -37,6 +38,19 @@ class Served(Said):
     context_features: list[str]
     event_features: list[str]
     item_features: list[str]
+    context: list[FeatureFacts] = []
+    """The context features with values that they know."""
+    event: list[FeatureFacts] = []
+    """The same of what happened."""
+    user_features: list[str] = []
+    links: int = 0
+    """Links of the ranker; 0: it has none, and nothing can be explained by them."""
+    has_times: bool = True
+    """Whether the log has times: without them there is no clock to move."""
+    display: str | None = None
+    """The column that items are called by."""
+    example_user: str | None = None
+    """A user with a history, for callers who may read users."""
 
 
 class InfoAnswer(Said):
@@ -54,6 +68,8 @@ class InfoAnswer(Said):
     events: dict[str, Any]
     """Of the history store: users, events, bytes, retention."""
     authenticated: bool
+    scopes: list[str] = []
+    """What the caller may do: the scopes of the key, or all of them where none is needed."""
 
 
 class ProbeAnswer(Said):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from limerank import files
 from limerank.errors import BundleError, ConflictError, StorageFullError
-from limerank.serve.bundles.bundle import CONTENTS, FORMAT, MANIFEST, NAMES_BEFORE, Bundle, BundleManifest
+from limerank.serve.bundles.bundle import FORMAT, MANIFEST, NAMES_BEFORE, Bundle, BundleManifest
 from limerank.serve.bundles.store import BUNDLES, LOCK, UNFINISHED_ENDING, BundleStore, collected
 from limerank.typed import validate
 
@@ -53,7 +53,7 @@ def save(bundle: Bundle, out: Path, *, overwrite: bool = False) -> int:
     """Write a bundle that was verified when it was opened as an archive, whole or not at all; returns its bytes."""
     with files.full_disk_named(out), files.staged_file(out, overwrite=overwrite) as staging:
         with tarfile.open(staging / out.name, "w", format=tarfile.GNU_FORMAT) as archive:
-            for name in (MANIFEST, *sorted(CONTENTS)):
+            for name in (MANIFEST, *sorted(record.path for record in bundle.manifest.files)):
                 info = tarfile.TarInfo(name)
                 info.size = (bundle.path / name).stat().st_size
                 with (bundle.path / name).open("rb") as content:
@@ -164,8 +164,7 @@ def _written_manifest(source: _Source, folder: Path) -> BundleManifest:
     if not isinstance(values, dict) or values.get("format") not in (FORMAT, *NAMES_BEFORE):
         raise BundleError(f"{where}: key 'format' is not '{FORMAT}'; {FIX}")
     manifest = validate(BundleManifest, values, where, BundleError)
-    named = [record.path for record in manifest.files]
-    if len(named) != len(CONTENTS) or set(named) != CONTENTS:
+    if not manifest.lists_a_bundle:
         raise BundleError(f"{where}: key 'files' does not list the files of a bundle; {FIX}")
     (folder / MANIFEST).write_bytes(content)
     return manifest

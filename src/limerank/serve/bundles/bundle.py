@@ -9,6 +9,7 @@ users.safetensors      encoded user features
 histories.safetensors  the last events of each user up to the watermark
 seen.safetensors       the distinct items of all events of each user, however long ago
 item_ids.safetensors, user_ids.safetensors   ids by row and rows by id (`limerank.serve.bundles.ids`)
+report.html            the report of the run it was exported from, if that had one; nothing reads it but people
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ ITEMS, USERS = "items.safetensors", "users.safetensors"
 HISTORIES, SEEN = "histories.safetensors", "seen.safetensors"
 ITEM_IDS, USER_IDS = "item_ids.safetensors", "user_ids.safetensors"
 CONTENTS = {WEIGHTS, ROWS, ENCODERS, ITEMS, USERS, HISTORIES, SEEN, ITEM_IDS, USER_IDS}
+REPORT = "report.html"
 FIX = "export the run again, or roll back with `limerank bundle rollback`"
 
 
@@ -81,6 +83,17 @@ class BundleManifest(BaseModel):
     display: str | None
     """The column of the log that items are called by."""
     files: list[files.FileRecord]
+
+    @property
+    def lists_a_bundle(self) -> bool:
+        """Whether `files` are those of a bundle, each once; a report may be among them."""
+        named = sorted(record.path for record in self.files)
+        return named in (sorted(CONTENTS), sorted([*CONTENTS, REPORT]))
+
+    @property
+    def has_report(self) -> bool:
+        """Whether it brought the report of its run along."""
+        return any(record.path == REPORT for record in self.files)
 
     def age_seconds(self, now: datetime | None = None) -> float:
         """How long ago the bundle was made.
@@ -131,7 +144,7 @@ class Bundle:
     @classmethod
     def _open(cls, path: Path, *, hashes: bool) -> Bundle:
         manifest = read_manifest(path)
-        if sorted(record.path for record in manifest.files) != sorted(CONTENTS):
+        if not manifest.lists_a_bundle:
             raise BundleError(f"{path / MANIFEST}: key 'files' does not list the files of a bundle; {FIX}")
         files.check_files(path, manifest.files, BundleError, FIX, hashes=hashes)
         encoders = validate(

@@ -184,6 +184,11 @@ class IdMap:
         """The ids of some rows."""
         return self.texts.at(rows)
 
+    @property
+    def displays(self) -> Texts | None:
+        """What people call all rows; None where the log does not say."""
+        return self._display
+
     def displays_of(self, rows: Rows) -> list[str | None]:
         """What people call some rows; None where the log does not say."""
         return [None] * len(rows) if self._display is None else [text or None for text in self._display.at(rows)]

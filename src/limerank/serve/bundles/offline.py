@@ -9,6 +9,7 @@ Memory is needed for the weights, for some numbers per item and user, and for on
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,6 +76,8 @@ class ExportOptions(TypedDict, total=False):
     """Threads that compute rows; as many as there are cores unless told otherwise."""
     deal: Deal | None
     """Who computes rows instead, on one thread each; their bytes depend on neither."""
+    report: Path | None
+    """The page of the run, which the bundle brings along for people."""
 
 
 def export(
@@ -113,6 +116,9 @@ def export_bundle(
             deal = options.get("deal") or workers.deal
             earlier = _earlier_rows(store, stage, dataset, IdMap(bundles.load_tensors(folder / bundles.ITEM_IDS)), deal)
             written = RowWriter(file, stage, unfinished, earlier, bar).write(deal)
+        report = options.get("report")
+        if report is not None:
+            shutil.copyfile(report, folder / bundles.REPORT)
         created = datetime.now(UTC)
         manifest = BundleManifest(
             format=bundles.FORMAT,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limerank.batch import History
+from limerank.batch import History, UserInputs
 from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.errors import UsageError, did_you_mean
 from limerank.models import ItemState
@@ -29,7 +29,8 @@ from limerank.serve.engine import Engine
 from limerank.serve.explanation.contributions import Contributions, contributions
 from limerank.serve.explanation.link_profiles import lime_ranker
 from limerank.serve.histories.of_request import RequestHistory
-from limerank.serve.histories.past import Event
+from limerank.serve.histories.past import Event, LeftOut
+from limerank.serve.requests import Asked
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class CandidateExplanation:
     """logit = the contributions of all links + item + user + constant."""
 
     item: str
+    score: float
+    """The probability that a ranking gives this candidate; 1 / (1 + exp(-logit)) but for rounding."""
     logit: float
     links: list[LinkPart]
     """All of them, the largest contribution (of either sign) first."""
@@ -98,6 +101,7 @@ def explain(
     layer: ReadingLayer = "first",
     top_events: int = 5,
     history: Sequence[Event] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Explanation:
     """Explain the logits that `engine.rank` gives these candidates for the same request.
 
@@ -110,30 +114,41 @@ def explain(
         raise UsageError(f"no task '{task}'{did_you_mean(task, tasks)}")
     if top_events < 0:
         raise UsageError(f"top_events must not be negative, but is {top_events}")
-    catalog = engine.catalog
-    user = RequestHistory(engine.histories, user_id, events, history)
-    asked = user.ask(engine.requests, context, now, catalog)
-    inputs = engine.requests.inputs(asked)
-    rows, head_part = catalog.widened(catalog.rows_of(item_ids))
+    user = RequestHistory(engine.histories, user_id, events, history, left_out=left_out)
+    asked, inputs, parts = terms(engine, user, item_ids, context, now)
     with torch.inference_mode():
-        parts = contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))
         reads = ranker.history_attention(inputs, layer)
-    given = [*(history or ()), *events]
-    names = engine.requests.item_names(asked, user.past, given, lambda row: _item_name(bundle, row))
+    names = user.item_names(engine.requests, asked, lambda row: item_name(bundle, row))
     chosen = tasks.index(task) if task else 0
+    request: dict[str, Any] = {"context": context, "events": events, "now": now}
+    encoded = engine.encode_user(user_id, **request, history=history, left_out=left_out)
+    scores = engine.score(encoded, item_ids)[:, chosen].tolist()
     return Explanation(
         task=tasks[chosen],
-        candidates=[_candidate(item, parts, row, chosen) for row, item in enumerate(item_ids)],
+        candidates=[_candidate(item, scores[row], parts, row, chosen) for row, item in enumerate(item_ids)],
         events=_most_read(bundle, reads, names, inputs.history, top_events),
         history_used=len(names),
     )
 
 
-def _candidate(item: str, parts: Contributions, row: int, task: int) -> CandidateExplanation:
+def terms(
+    engine: Engine, user: RequestHistory, item_ids: Sequence[str], context: dict[str, Any] | None, now: int | None
+) -> tuple[Asked, UserInputs, Contributions]:
+    """A request of a user, what the user stage reads for it, and the terms of its candidates' logits."""
+    ranker, catalog = lime_ranker(engine.bundle), engine.catalog
+    asked = user.ask(engine.requests, context, now, catalog)
+    inputs = engine.requests.inputs(asked)
+    rows, head_part = catalog.widened(catalog.rows_of(item_ids))
+    with torch.inference_mode():
+        return asked, inputs, contributions(ranker, ranker.encode_user(inputs), ItemState(rows, head_part))
+
+
+def _candidate(item: str, score: float, parts: Contributions, row: int, task: int) -> CandidateExplanation:
     links, weights = parts.links[row, task], parts.weights[row]
     added, taken = links.sum(0), weights.mean(0)
     return CandidateExplanation(
         item=item,
+        score=score,
         logit=float(parts.total[row, task]),
         links=[
             LinkPart(link, float(taken[link]), float(added[link]), weights[:, link].tolist(), links[:, link].tolist())
@@ -192,7 +207,7 @@ def _most_read(
     ]
 
 
-def _item_name(bundle: Bundle, row: int) -> str:
+def item_name(bundle: Bundle, row: int) -> str:
     """The id of a catalog item; what ready-made histories know of others."""
     if row < bundle.manifest.items:
         return "unknown" if row == UNKNOWN_ROW else bundle.item_ids.names_of([row])[0]

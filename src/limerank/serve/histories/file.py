@@ -30,6 +30,7 @@ CREATE TABLE users (
     read INTEGER NOT NULL, others INTEGER NOT NULL, erased_at INTEGER, checksum INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX by_number ON users (number);
+CREATE INDEX by_user_id ON users (user_id);
 CREATE TABLE events (
     user INTEGER NOT NULL, in_history INTEGER NOT NULL, sequence INTEGER NOT NULL, time INTEGER NOT NULL,
     id BLOB NOT NULL, content TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (user, in_history, sequence)
@@ -38,6 +39,8 @@ CREATE UNIQUE INDEX by_id ON events (id);
 CREATE INDEX by_time ON events (time);
 CREATE TABLE state (format TEXT NOT NULL, salt BLOB NOT NULL, users INTEGER NOT NULL, sequence INTEGER NOT NULL);
 """
+BY_USER_ID = "CREATE INDEX IF NOT EXISTS by_user_id ON users (user_id)"
+"""For files that were made before users could be looked for by the beginning of their ids."""
 MOST_IDLE = 8
 _left_alone: list[Any] = []
 """Connections of the process that this one was forked from: to close them here could harm it."""

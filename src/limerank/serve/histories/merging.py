@@ -23,7 +23,7 @@ from limerank.errors import UsageError
 from limerank.schema import UNKNOWN_INDEX, Kind
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import Catalog
-from limerank.serve.histories.past import Event, Past
+from limerank.serve.histories.past import Event, LeftOut, Past
 
 Ints = NDArray[np.int64]
 NONE = np.zeros(0, dtype=np.int64)
@@ -57,6 +57,11 @@ class Merged:
     items: Ints
     events: Ints
     times: Ints | None
+
+    @property
+    def count(self) -> int:
+        """How many events it has."""
+        return int(self.stored.stop - self.stored.start) + len(self.items)
 
     def items_in(self, catalog: Catalog) -> Ints:
         """The item rows of the others, with those of items that were upserted since."""
@@ -124,10 +129,60 @@ class Merger:
         self._hold(user_id, past, found)
         return found
 
+    def anew(self, user_row: int, past: Past) -> Merged:
+        """The same for who looks once: nothing is held of it."""
+        return self._merge(user_row, past, self._encode_all(past.events))
+
     def alone(self, stored: slice) -> Merged:
         """The history of a user of whom nothing was stored since."""
         nothing = self._nothing
         return Merged(stored, nothing, NONE, NONE, nothing.events, NONE if self.has_times else None)
+
+    def whole(self, merged: Merged) -> Merged:
+        """The same history with none of it left in the bundle's columns."""
+        stored, count = merged.stored, merged.stored.stop - merged.stored.start
+
+        def part(name: str, others: Ints) -> Ints:
+            return np.concatenate([self.columns[name][stored], others]).astype(np.int64)
+
+        return Merged(
+            slice(0, 0),
+            merged.encoded,
+            np.concatenate([np.full(count, OF_BUNDLE), merged.sources]),
+            part("item", merged.items),
+            part("events", merged.events),
+            None if merged.times is None else part("times", merged.times),
+        )
+
+    def without(self, merged: Merged, left_out: LeftOut) -> Merged:
+        """A history without some of its events, as if they had not happened."""
+        whole = self.whole(merged)
+        given, own = whole.encoded.given, whole.sources != OF_BUNDLE
+        times = whole.times
+        if left_out.until is not None and times is None:
+            raise UsageError("until: the log of this bundle has no times, so nothing is before or after another time")
+        kept = np.ones(len(whole.items), dtype=bool)
+        if left_out.until is not None and times is not None:
+            kept = times < left_out.until
+        if times is None:  # of a log without times those of stored events are known all the same
+            times = np.full(len(whole.items), -1)
+            times[own] = whole.encoded.times[whole.sources[own]]
+        names = np.full(len(whole.items), None, dtype=object)
+        names[own] = [given[source].item_id for source in whole.sources[own].tolist()]
+        rows = self.bundle.item_ids.rows_of([item for item, _ in left_out.events]).tolist()
+        for (item, time), row in zip(left_out.events, rows, strict=True):
+            same = names == item
+            if row != UNKNOWN_ROW:
+                same |= ~own & (whole.items == row)
+            kept &= ~(same if time is None else same & (times == time))
+        return Merged(
+            whole.stored,
+            whole.encoded,
+            whole.sources[kept],
+            whole.items[kept],
+            whole.events[kept],
+            None if whole.times is None else whole.times[kept],
+        )
 
     def user_ids(self) -> set[str]:
         """Users of whom something is held."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from limerank.batch import UserInputs
 from limerank.serve.catalog import Catalog
 from limerank.serve.checks import checked_id
 from limerank.serve.histories.merging import Ints
-from limerank.serve.histories.past import NO_PAST, Event, Histories, Past
+from limerank.serve.histories.past import NO_PAST, Event, Histories, LeftOut, Past
 from limerank.serve.requests import Asked, RequestReader
 from limerank.serve.timeline import Timeline
 
@@ -24,10 +24,12 @@ class RequestHistory:
         events: Sequence[Event] = (),
         history: Sequence[Event] | None = None,
         timeline: Timeline | None = None,
+        left_out: LeftOut | None = None,
     ) -> None:
         self.user_id = checked_id(user_id, "user_id")
         self.events = events
         self.history = history
+        self.left_out = left_out if history is None else None
         self._histories = histories
         self._timeline = timeline
         self._past: Past | None = None
@@ -44,7 +46,14 @@ class RequestHistory:
     def ask(self, reader: RequestReader, context: dict[str, Any] | None, now: int | None, catalog: Catalog) -> Asked:
         """The request as a bundle sees it."""
         return reader.ask(
-            self.user_id, context or {}, self.events, now, catalog=catalog, past=self.past, history=self.history
+            self.user_id,
+            context or {},
+            self.events,
+            now,
+            catalog=catalog,
+            past=self.past,
+            history=self.history,
+            left_out=self.left_out,
         )
 
     def inputs(
@@ -56,4 +65,15 @@ class RequestHistory:
 
     def seen(self, reader: RequestReader, catalog: Catalog) -> Ints:
         """The rows of items that the user has events with."""
-        return reader.seen(self.user_id, self.events, catalog=catalog, past=self.past, history=self.history)
+        return reader.seen(
+            self.user_id,
+            self.events,
+            catalog=catalog,
+            past=self.past,
+            history=self.history,
+            left_out=self.left_out,
+        )
+
+    def item_names(self, reader: RequestReader, asked: Asked, name_of: Callable[[int], str]) -> list[str]:
+        """The items of the events that are read, oldest first."""
+        return reader.item_names(asked, self.past, self.events, name_of, history=self.history, left_out=self.left_out)

@@ -20,6 +20,16 @@ class Event:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Stored events that one request is answered without, as if they had not happened; nothing is changed by it."""
+
+    events: Sequence[tuple[str, int | None]] = ()
+    """Items and times: every event with the item at the time; None: at any time."""
+    until: int | None = None
+    """Events at this time or later."""
+
+
+@dataclass(frozen=True)
 class Happened:
     """An event to store. `event_id` None: its content is its id. `time` is in milliseconds since 1970."""
 
@@ -66,6 +76,15 @@ class Erased:
 
     erased_at: int
     events: int
+
+
+@dataclass(frozen=True)
+class StoredUser:
+    """A user of whom something is stored: how many events that rankers read, and whether they were erased."""
+
+    user_id: str
+    events: int
+    erased_at: int | None
 
 
 class Histories(Protocol):

@@ -20,7 +20,7 @@ from limerank.serve.checks import checked_id
 from limerank.serve.histories.file import EventFile, Opened
 from limerank.serve.histories.group_commit import GroupCommit
 from limerank.serve.histories.memory import Memory, Remembered
-from limerank.serve.histories.past import NO_PAST, Added, Erased, Happened, Histories, Past
+from limerank.serve.histories.past import NO_PAST, Added, Erased, Happened, Histories, Past, StoredUser
 from limerank.serve.histories.records import (
     Prepared,
     UserRow,
@@ -149,6 +149,26 @@ class HistoryStore(Histories):
             ).fetchall()
         return [self._happened(values, user_id) for values in found]
 
+    def beginning_with(self, prefix: str, limit: int) -> list[StoredUser]:
+        """Users of whom events are stored, by the beginning of their ids, in the order of bytes; at most so many."""
+        begin = text_bytes(prefix)
+        with self.file.reading() as opened:
+            if opened is None:
+                return []
+            found = opened.connection.execute(
+                "SELECT * FROM users WHERE user_id >= ? AND user_id < ? ORDER BY user_id LIMIT ?",
+                (begin, begin + b"\xff", limit),
+            ).fetchall()
+        return [_stored_user(self.file.checked_user(values)) for values in found]
+
+    def stored_users(self, user_ids: Sequence[str]) -> dict[str, StoredUser]:
+        """What there is of some users, without reading their events; also of those who were erased."""
+        with self.file.reading() as opened:
+            if opened is None:
+                return {}
+            rows = {one: self.file.user(opened, digest(opened.salt, text_bytes(one))) for one in user_ids}
+        return {one: StoredUser(one, row.read, row.erased_at) for one, row in rows.items() if row is not None}
+
     def events(self, since: int = 0) -> Iterator[Happened]:
         """All events from a time on, user by user, each in order; each user as one transaction has them."""
         oldest, after = max(since, self._oldest()), 0
@@ -254,6 +274,10 @@ class HistoryStore(Histories):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _stored_user(row: UserRow) -> StoredUser:
+    return StoredUser((row.user_id or b"").decode(errors="surrogatepass"), row.read, row.erased_at)
 
 
 def _begin_in_child() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from limerank.errors import ConflictError
-from limerank.serve.histories.file import EventFile, Opened, close_all
+from limerank.serve.histories.file import BY_USER_ID, EventFile, Opened, close_all
 from limerank.serve.histories.past import Added, Erased
 from limerank.serve.histories.records import Prepared, UserRow, digest, row_of
 from limerank.serve.sqlite import PATIENCE, transaction
@@ -111,6 +113,8 @@ class Writer:
                 raise ConflictError(f"{self.file.path}: somebody removed it just now; try again")
             self._open.append(self.file.open(identity, read_only=False))
             self._open[0].connection.execute("PRAGMA secure_delete = ON")
+            with suppress(sqlite3.OperationalError):  # a full disk: then looking is slow
+                self._open[0].connection.execute(BY_USER_ID)
         return self._open[0]
 
     def _add(self, opened: Opened, groups: Sequence[Sequence[Prepared]]) -> list[Added]:

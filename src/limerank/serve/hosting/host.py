@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 
 from limerank.errors import BundleError
@@ -172,16 +172,18 @@ class Host:
 
     def diff(self, old: str, new: str) -> BundleDiff:
         """How two bundles of the store differ."""
-        with ExitStack() as stack:
+        with self.engine_of(old) as before, self.engine_of(new) as after:
+            return diff(before, after)
 
-            def engine_of(bundle_id: str) -> Engine:
-                if bundle_id in self._switch.leases.serving.by_id:
-                    return stack.enter_context(self.lease(bundle=bundle_id)).engine
-                return stack.enter_context(
-                    Engine.open(self.store, bundle_id, workers=self.workers, states=0, histories=self.histories)
-                )
-
-            return diff(engine_of(old), engine_of(new))
+    @contextmanager
+    def engine_of(self, bundle_id: str) -> Iterator[Engine]:
+        """An engine on any bundle of the store: the one that serves it, or one that is opened for this."""
+        if bundle_id in self._switch.leases.serving.by_id:
+            with self.lease(bundle=bundle_id) as lease:
+                yield lease.engine
+        else:
+            with Engine.open(self.store, bundle_id, workers=self.workers, states=0, histories=self.histories) as engine:
+                yield engine
 
     def receive(self, chunks: Iterable[bytes]) -> Received:
         """Take a bundle into the store that somebody sends as a tar file; it is verified, and not active yet."""

@@ -46,7 +46,7 @@ def fold(store: BundleStore) -> Bundle:
     bundle_id = f"{created:%Y%m%d-%H%M%S}{created.microsecond // 1000:03}-{identity[:8]}"
     final = store.path / BUNDLES / bundle_id
     with files.full_disk_named(store.path), files.staged_directory(final, marker=bundles.MANIFEST) as staging:
-        for name in KEPT:
+        for name in (*KEPT, *([bundles.REPORT] if manifest.has_report else [])):
             shutil.copy(bundle.path / name, staging / name)
         save_file(rows.tensors(), staging / bundles.ROWS, {"fingerprint": fingerprint})
         save_file(bundles.tensors_of(items), staging / bundles.ITEMS)

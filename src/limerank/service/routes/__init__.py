@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from importlib import import_module
 
-FILES = ("rankings", "explanations", "events", "users", "items", "bundles", "routing", "service")
+FILES = (
+    "rankings",
+    "explanations",
+    "events",
+    "users",
+    "items",
+    "bundles",
+    "routing",
+    "service",
+    "inspector",
+    "comparing",
+    "status",
+)
 
 
 def load_handlers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -11,6 +12,7 @@ from limerank.data.store.encoders import Encoder
 from limerank.errors import BundleError, UsageError, did_you_mean
 from limerank.schema import Role
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.histories.past import LeftOut
 from limerank.serve.hosting.leases import Lease
 from limerank.serve.overlay.items import checked_value
 from limerank.serve.requests import Event
@@ -58,6 +60,22 @@ def as_given(given: Sequence[str | int], texts: Sequence[str]) -> Callable[[list
     return lambda found: [numbers.get(one, one) for one in found]
 
 
+def query_text(call: Call, name: str, most: int) -> str:
+    """A text of the query, empty if it is not there."""
+    text = call.query.get(name, "")
+    if len(text) > most:
+        raise invalid(name, f"{name}: has {len(text)} characters; at most {most} may be", "max_length")
+    return text
+
+
+def query_number(call: Call, name: str, otherwise: int, least: int, most: int) -> int:
+    """A whole number of the query."""
+    text = call.query.get(name, str(otherwise))
+    if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= most):
+        raise invalid(name, f"{name}: {text[:20]!r} is no whole number from {least} to {most}")
+    return int(text)
+
+
 def reads_log_clock(bundle: Bundle, arrived_at: int) -> bool:
     """Whether a bundle's log ended so long ago that it is a recorded one, or has no times at all."""
     watermark = bundle.manifest.watermark
@@ -98,7 +116,24 @@ def request_arguments(
         "now": time_of_request(bundle, body.now, arrived_at),
         "task": body.task,
         "history": None if body.history is None else _events(bundle, body.history, options, "history"),
+        "left_out": _left_out(bundle, body),
     }
+
+
+def _left_out(bundle: Bundle, body: RankRequest | RecommendRequest | ExplainRequest) -> LeftOut | None:
+    """Stored events that a request wants to be answered without."""
+    if not body.without and body.until is None:
+        return None
+    for name, given in (("without", bool(body.without)), ("until", body.until is not None)):
+        if given and body.history is not None:
+            raise invalid(name, f"{name}: is about stored events, but `history` stands for all of them; leave one out")
+    unwanted = [
+        (text_of(one.item_id), _checked_milliseconds(bundle, one.timestamp, f"without[{number}].timestamp"))
+        for number, one in enumerate(body.without)
+    ]
+    if body.until is not None and bundle.manifest.watermark is None:
+        raise invalid("until", "until: the log of this bundle has no times, so nothing is before or after another time")
+    return LeftOut(unwanted, _checked_milliseconds(bundle, body.until, "until"))
 
 
 def _events(bundle: Bundle, given: Sequence[HistoryEvent], options: ServiceOptions, path: str) -> list[Event]:

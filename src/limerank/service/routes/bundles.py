@@ -44,7 +44,7 @@ def list_bundles(service: Service, call: Call) -> Reply:
 @handles("show_bundle")
 def show_bundle(service: Service, call: Call) -> Reply:
     """One bundle, with what made it."""
-    bundle_id = _known(service, call.parameters["bundle_id"])
+    bundle_id = known_bundle(service, call.parameters["bundle_id"])
     found = service.host.store.manifests()[bundle_id]
     if isinstance(found, BundleError):
         return Reply.of(BundleAnswer(id=bundle_id, state="broken", note=str(found)))
@@ -63,7 +63,7 @@ def show_bundle(service: Service, call: Call) -> Reply:
 @handles("verify_bundle")
 def verify_bundle(service: Service, call: Call) -> Reply:
     """Check every length and hash, that rows are those of the weights, and that ids find their rows."""
-    verified = service.host.verify(_known(service, call.parameters["bundle_id"]))
+    verified = service.host.verify(known_bundle(service, call.parameters["bundle_id"]))
     return Reply.of(VerifiedAnswer(**asdict(verified)))
 
 
@@ -74,7 +74,7 @@ def activate_bundle(service: Service, call: Call) -> Reply:
     Requests under way end with the bundle they began with. Whatever fails leaves everything as it was.
     """
     body: ActivateRequest = call.body
-    bundle_id = _known(service, call.parameters["bundle_id"])
+    bundle_id = known_bundle(service, call.parameters["bundle_id"])
     return _activated(service, service.host.activate(bundle_id, body.expected_current))
 
 
@@ -105,8 +105,8 @@ def diff_bundles(service: Service, call: Call) -> Reply:
     new = call.query.get("new")
     if new is None:
         raise invalid("new", "new: name a bundle: /v1/bundles/diff?new=ID, and old=ID unless it is the active one")
-    old = _known(service, call.query.get("old", service.host.current_id))
-    return Reply.of(DiffAnswer(**asdict(service.host.diff(old, _known(service, new)))))
+    old = known_bundle(service, call.query.get("old", service.host.current_id))
+    return Reply.of(DiffAnswer(**asdict(service.host.diff(old, known_bundle(service, new)))))
 
 
 def _activated(service: Service, activation: Activation) -> Reply:
@@ -114,7 +114,7 @@ def _activated(service: Service, activation: Activation) -> Reply:
     return Reply.of(ActivatedAnswer(**asdict(activation)))
 
 
-def _known(service: Service, bundle_id: str) -> str:
+def known_bundle(service: Service, bundle_id: str) -> str:
     """The id, if the store has such a bundle."""
     try:
         service.host.store.bundle_path(bundle_id)
@@ -143,4 +143,5 @@ def _facts(manifest: BundleManifest, state: str) -> dict[str, Any]:
         "age_seconds": round(manifest.age_seconds(), 1),
         "row_type": manifest.row_type,
         "bytes": sum(record.bytes for record in manifest.files),
+        "has_report": manifest.has_report,
     }

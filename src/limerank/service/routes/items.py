@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from limerank.serve.inspection.finding import find_items as items_beginning_with
 from limerank.serve.overlay.items import Item
 from limerank.service.calls import Call, Reply, Service, handles
-from limerank.service.routes.asking import leased, text_of, texts_of
+from limerank.service.routes.asking import leased, query_number, query_text, text_of, texts_of
+from limerank.wire.body import MOST_ID_CHARACTERS
+from limerank.wire.inspection import MOST_FOUND, FoundItem, FoundItemsAnswer
 from limerank.wire.items import ItemAnswer, ItemsAnswer, ItemsDeleteRequest, ItemsRequest
+
+FOUND, MOST_DISPLAY = 20, 200
 
 
 @handles("upsert_items")
@@ -37,6 +42,24 @@ def delete_items(service: Service, call: Call) -> Reply:
     return Reply.of(
         ItemsAnswer(added=0, replaced=0, deleted=len(change.deleted), absent=change.absent, took_ms=_since(began))
     )
+
+
+@handles("find_items")
+def find_items(service: Service, call: Call) -> Reply:
+    """Items whose ids begin with `prefix`, then those that are called so, in any case; deleted ones are not found.
+
+    The first call after an activation makes an index, which takes seconds for a million items.
+    """
+    prefix = query_text(call, "prefix", MOST_ID_CHARACTERS)
+    limit = query_number(call, "limit", FOUND, 1, MOST_FOUND)
+    with leased(service, call) as lease:
+        found, more = items_beginning_with(lease.engine.catalog, service.indexes, prefix, limit)
+        items = [FoundItem(id=one.id, display=_cut(one.display), matched=one.matched) for one in found]
+        return Reply.of(FoundItemsAnswer(prefix=prefix, items=items, more=more, bundle=lease.bundle_id))
+
+
+def _cut(display: str | None) -> str | None:
+    return None if display is None else display[:MOST_DISPLAY]
 
 
 @handles("show_item")

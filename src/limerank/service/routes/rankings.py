@@ -16,6 +16,7 @@ from limerank.serve.engine import Engine
 from limerank.serve.experiments.log import record_of
 from limerank.serve.experiments.routing import Routing
 from limerank.serve.hosting.leases import Lease
+from limerank.serve.inspection.link_usage import BEST, Ranked
 from limerank.serve.ranking import Ranking
 from limerank.serve.retrieval.diversity import AtMost, Diversify, Mmr
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
@@ -142,7 +143,8 @@ def _ranked(service: Service, call: Call, body: RankRequest) -> bytes:
         found = Found(ranking, _task(ranking, body.task), echo, dropped)
         if given is not None:
             service.metrics.missing.labels(options.missing).inc(len(dropped) + len(ranking.unknown_items))
-        answer = _answer(service, call, lease, found, started)
+        answer = _answer(service, call, lease, found, started, body.options.record)
+        _look(service, lease, body, found, arguments)
     _record(service, call, lease.routing, body, ranking, request, "rank")
     return answer
 
@@ -168,7 +170,8 @@ def _recommended(service: Service, call: Call, body: RecommendRequest) -> bytes:
         started = call.since_arrival()
         ranking = request(engine, call.deadline)
         found = Found(ranking, _task(ranking, body.task), _same)
-        answer = _answer(service, call, lease, found, started)
+        answer = _answer(service, call, lease, found, started, body.options.record)
+        _look(service, lease, body, found, arguments)
     _record(service, call, lease.routing, body, ranking, request, "recommend")
     return answer
 
@@ -183,7 +186,7 @@ def _record(
     kind: str,
 ) -> None:
     """While an experiment runs: log the ranking, and let shadows rank the request again."""
-    if not routing.is_logged:
+    if not routing.is_logged or not body.options.record:
         return
     user_id = text_of(body.user_id)
     record = record_of(
@@ -198,6 +201,28 @@ def _record(
     service.host.log.record(record)
     if routing.shadows:
         service.shadows.consider(request, ranking, request_id=call.request_id, user_id=user_id)
+
+
+def _look(
+    service: Service, lease: Lease, body: RankRequest | RecommendRequest, found: Found, arguments: dict[str, Any]
+) -> None:
+    """Let what links added to this ranking be counted, unless it is no traffic."""
+    if not body.options.record or arguments["left_out"] is not None or not found.ranking.item_ids:
+        return
+
+    def ranked() -> Ranked:
+        return Ranked(
+            bundle=lease.bundle_id,
+            user_id=text_of(body.user_id),
+            best=found.ranking.item_ids[:BEST],
+            task=found.task,
+            context=arguments["context"],
+            events=arguments["events"],
+            history=arguments["history"],
+            now=arguments["now"],
+        )
+
+    service.links.consider(lease.engine, ranked)
 
 
 def _known(engine: Engine, item_ids: list[str]) -> tuple[list[str], list[str]]:
@@ -226,7 +251,7 @@ def _diversify(asked: Diversity | None) -> Diversify | None:
     return AtMost(cast(str, asked.feature), cast(int, asked.at_most))
 
 
-def _answer(service: Service, call: Call, lease: Lease, found: Found, started: float) -> bytes:
+def _answer(service: Service, call: Call, lease: Lease, found: Found, started: float, record: bool) -> bytes:
     """The ranking as JSON; its items are encoded first, so that the answer can say how long that took."""
     ranking = found.ranking
     _note_stages(call, ranking, started)
@@ -234,7 +259,7 @@ def _answer(service: Service, call: Call, lease: Lease, found: Found, started: f
     items = ENCODER.encode(_items(lease.engine, found))
     call.answered += len(ranking.item_ids)
     call.stages["total"] = call.took("encode", started)
-    _count(service, ranking, lease.arm)
+    _count(service, ranking, lease.arm if record else None)
     answer = RankAnswer(
         request_id=call.request_id,
         bundle=ranking.bundle,
@@ -244,6 +269,7 @@ def _answer(service: Service, call: Call, lease: Lease, found: Found, started: f
             state=cast(Any, ranking.user_state),
             history_used=ranking.history_used,
             history_as_of=rfc3339(ranking.history_as_of),
+            left_out=ranking.left_out,
         ),
         items=cast(Any, msgspec.Raw(items)),
         counts=RankCounts(
@@ -287,11 +313,12 @@ def _note_stages(call: Call, ranking: Ranking, started: float) -> None:
     call.spans += [(span.stage, started + span.started_ms, started + span.ended_ms) for span in ranking.timeline]
 
 
-def _count(service: Service, ranking: Ranking, arm: str) -> None:
+def _count(service: Service, ranking: Ranking, arm: str | None) -> None:
     metrics = service.metrics
     metrics.candidates.observe(ranking.candidates)
     metrics.states.labels(ranking.user_state).inc()
-    metrics.arms.labels(arm).inc()
+    if arm is not None:
+        metrics.arms.labels(arm).inc()
     if ranking.overlay_items:
         metrics.overlaid.inc(ranking.overlay_items)
     for line in ranking.degraded:

@@ -7,15 +7,23 @@ import time
 
 from limerank import __version__
 from limerank.data.store.encoders import Encoder
+from limerank.data.store.manifest import UNKNOWN_ROW
+from limerank.models.lime import LimeRanker
+from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
+from limerank.serve.histories.store import HistoryStore
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
 from limerank.service.metrics import CONTENT_TYPE
 from limerank.service.openapi import document
 from limerank.service.page import page
 from limerank.service.routes.asking import leased, reads_log_clock
 from limerank.times import iso_time
+from limerank.wire.inspection import FeatureFacts
 from limerank.wire.service import InfoAnswer, Limits, ProbeAnswer, Served
 
+SHOWN = 50
+"""Values of a feature that are listed."""
+LOOKED_AT, TRIED = 1_000, 20
 CSP = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
@@ -32,7 +40,7 @@ def info(service: Service, call: Call) -> Reply:
             processes=options.processes,
             threads=service.admission.slots,
             uptime_seconds=round(time.monotonic() - service.started, 1),
-            served=_served(engine, call.arrived_at),
+            served=_served(engine, call, service.host.histories),
             limits=Limits(
                 body_bytes=options.body_bytes,
                 candidates=options.candidates,
@@ -45,11 +53,12 @@ def info(service: Service, call: Call) -> Reply:
             overlay_items=len(engine.catalog.overlay.entries),
             events=service.host.histories.counts(),
             authenticated=service.authenticated(),
+            scopes=list(call.scopes),
         )
     return Reply.of(answer)
 
 
-def _served(engine: Engine, arrived_at: int) -> Served:
+def _served(engine: Engine, call: Call, histories: HistoryStore) -> Served:
     manifest, encoders = engine.bundle.manifest, engine.bundle.encoders
     return Served(
         bundle=manifest.id,
@@ -59,12 +68,33 @@ def _served(engine: Engine, arrived_at: int) -> Served:
         users=max(0, manifest.users - 1),
         age_seconds=round(manifest.age_seconds(), 1),
         watermark=None if manifest.watermark is None else iso_time(manifest.watermark),
-        clock="log" if reads_log_clock(engine.bundle, arrived_at) else "arrival",
+        clock="log" if reads_log_clock(engine.bundle, call.arrived_at) else "arrival",
         max_history=manifest.max_history,
         context_features=_names(encoders.context),
         event_features=_names(encoders.event),
         item_features=_names(encoders.item),
+        context=[_feature(encoder) for encoder in encoders.context],
+        event=[_feature(encoder) for encoder in encoders.event],
+        user_features=_names(encoders.user),
+        links=engine.ranker.options.all_links if isinstance(engine.ranker, LimeRanker) else 0,
+        has_times=manifest.watermark is not None,
+        display=manifest.display,
+        example_user=_user_with_history(engine.bundle, histories) if "admin" in call.scopes else None,
     )
+
+
+def _feature(encoder: Encoder) -> FeatureFacts:
+    known: tuple[str, ...] | tuple[float, ...] = encoder.vocabulary or encoder.boundaries
+    return FeatureFacts(name=encoder.name, kind=encoder.kind.value, values=list(known[:SHOWN]), more=len(known) > SHOWN)
+
+
+def _user_with_history(bundle: Bundle, histories: HistoryStore) -> str | None:
+    """A user of the bundle who has events and was not erased, if one of the first is such."""
+    offsets = bundle.histories["offsets"][: LOOKED_AT + 1].tolist()
+    rows = [row for row in range(UNKNOWN_ROW + 1, len(offsets) - 1) if offsets[row + 1] > offsets[row]]
+    names = bundle.user_ids.names_of(rows[:TRIED])
+    stored = histories.stored_users(names)
+    return next((name for name in names if name not in stored or stored[name].erased_at is None), None)
 
 
 def _names(encoders: tuple[Encoder, ...]) -> list[str]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from dataclasses import asdict
 
-from limerank.data.store.manifest import UNKNOWN_ROW
-from limerank.serve.bundles.bundle import Bundle
-from limerank.serve.histories.past import Happened
+from limerank.serve.inspection.finding import find_users as users_beginning_with
+from limerank.serve.inspection.user_events import ShownEvent, user_events
 from limerank.service.calls import Call, Reply, Service, handles
-from limerank.service.problems import invalid
-from limerank.service.routes.asking import leased
-from limerank.wire.body import Values, rfc3339
+from limerank.service.routes.asking import leased, query_number, query_text
+from limerank.wire.body import MOST_ID_CHARACTERS, rfc3339
 from limerank.wire.events import ErasedAnswer, StoredEvent, UserAnswer
+from limerank.wire.inspection import MOST_FOUND, FoundUser, UsersAnswer
 
-SHOWN, MOST_SHOWN = 100, 10_000
+SHOWN, MOST_SHOWN, MOST_OFFSET = 100, 10_000, 1_000_000
+FOUND = 20
 NOTE = (
     "bundles are immutable and still hold the hidden events, which nothing reads; they are gone when a bundle is "
     "exported from a log without this user and the old ones are collected; backups are not touched"
@@ -23,25 +22,42 @@ NOTE = (
 
 @handles("show_user")
 def show_user(service: Service, call: Call) -> Reply:
-    """The newest events first: those that were stored, and those that came with the bundle."""
-    user_id, limit = call.parameters["user_id"], _limit(call)
+    """The newest events first: those that were stored, and those that came with the bundle; a page of them.
+
+    Each says whether a ranker reads it. Events that arrive between two pages move the others on.
+    """
+    user_id = call.parameters["user_id"]
+    limit, offset = query_number(call, "limit", SHOWN, 1, MOST_SHOWN), query_number(call, "offset", 0, 0, MOST_OFFSET)
     with leased(service, call, user_id) as lease:
-        bundle, histories = lease.engine.bundle, service.host.histories
-        past = histories.of(user_id)
-        stored = [_stored(one) for one in histories.newest(user_id, limit)]
-        in_bundle, count = _of_bundle(bundle, user_id, limit, past.erased_at)
-        events = sorted(stored + in_bundle, key=lambda one: one[0], reverse=True)
+        found = user_events(lease.engine, service.host.histories, user_id, offset, limit)
         answer = UserAnswer(
             user_id=user_id,
-            known=bool(count or stored or bundle.user_ids.row_of(user_id) != UNKNOWN_ROW),
+            known=found.known,
             bundle=lease.bundle_id,
             arm=lease.arm,
-            events_in_bundle=count,
-            events_stored=len(past.events),
-            erased_at=rfc3339(past.erased_at),
-            history=[event for _, event in events[:limit]],
+            events_in_bundle=found.in_bundle,
+            events_stored=found.stored,
+            erased_at=rfc3339(found.erased_at),
+            history=[_shown(one) for one in found.events],
+            total=found.total,
+            read=found.read,
         )
     return Reply.of(answer)
+
+
+@handles("find_users")
+def find_users(service: Service, call: Call) -> Reply:
+    """Users whose ids begin with `prefix`, in the order of their bytes: as fast among millions as among few.
+
+    Of the active bundle, and of those whose events were stored since; nobody who was erased. The first call after an
+    activation makes an index, which takes about a second for a million users.
+    """
+    prefix = query_text(call, "prefix", MOST_ID_CHARACTERS)
+    limit = query_number(call, "limit", FOUND, 1, MOST_FOUND)
+    with leased(service, call) as lease:
+        found, more = users_beginning_with(lease.engine, service.host.histories, service.indexes, prefix, limit)
+        users = [FoundUser(**asdict(one)) for one in found]
+        return Reply.of(UsersAnswer(prefix=prefix, users=users, more=more, bundle=lease.bundle_id))
 
 
 @handles("erase_user")
@@ -60,43 +76,17 @@ def erase_user(service: Service, call: Call) -> Reply:
     )
 
 
-def _limit(call: Call) -> int:
-    text = call.query.get("limit", str(SHOWN))
-    if not (re.fullmatch("[0-9]{1,9}", text) and 1 <= int(text) <= MOST_SHOWN):
-        raise invalid("limit", f"limit: {text[:20]!r} is no whole number from 1 to {MOST_SHOWN}")
-    return int(text)
-
-
-def _stored(one: Happened) -> tuple[int, StoredEvent]:
-    event = StoredEvent(
+def _shown(one: ShownEvent) -> StoredEvent:
+    stored = one.stored
+    return StoredEvent(
         item_id=one.item_id,
         timestamp=rfc3339(one.time),
-        source="events",
+        source="bundle" if stored is None else "events",
         features=one.features,
-        type=one.type,
-        event_id=one.event_id,
+        type=None if stored is None else stored.type,
+        event_id=None if stored is None else stored.event_id,
+        display=one.display,
+        read=one.position is not None,
+        position=one.position,
+        why=one.why,
     )
-    return one.time, event
-
-
-def _of_bundle(bundle: Bundle, user_id: str, limit: int, erased_at: int | None) -> tuple[list[Any], int]:
-    """The newest events of a bundle, and how many there are; none that an erasure hides."""
-    row = bundle.user_ids.row_of(user_id)
-    begin, end = bundle.histories["offsets"][row : row + 2].tolist()
-    if row == UNKNOWN_ROW:
-        return [], 0
-    times = bundle.histories["times"][begin:end].tolist() if "times" in bundle.histories else [None] * (end - begin)
-    if erased_at is not None:
-        begin += sum(1 for time in times if time is None or time <= erased_at)  # oldest first
-    shown = slice(max(begin, end - limit), end)
-    rows = bundle.histories["item"][shown].tolist()
-    names = bundle.item_ids.names_of([item if item < bundle.manifest.items else UNKNOWN_ROW for item in rows])
-    happened = bundle.histories["events"][shown].tolist()
-    events = []
-    for name, time, indices in zip(names, times[len(times) - len(rows) :], happened, strict=True):
-        features: Values = {
-            encoder.name: encoder.decode(index) for encoder, index in zip(bundle.encoders.event, indices, strict=True)
-        }
-        event = StoredEvent(item_id=name, timestamp=rfc3339(time), source="bundle", features=features)
-        events.append((-1 if time is None else time, event))
-    return events, end - begin

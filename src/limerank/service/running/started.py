@@ -81,11 +81,12 @@ def told(facts: dict[str, Any], options: ServiceOptions) -> str:
         ("memory", f"up to {facts['states_mb']} MB of user states in each process"),
         ("keys", keys),
         ("address", address),
+        ("inspector", f"{address}/ui"),
         ("docs", f"{address}/docs"),
         ("metrics", f"{address}/metrics"),
         ("try", curl_line(facts)),
     ]
-    return "\n".join(f"{name:9}{text}" for name, text in lines)
+    return "\n".join(f"{name:11}{text}" for name, text in lines)
 
 
 def curl_line(facts: dict[str, Any]) -> str:

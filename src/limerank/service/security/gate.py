@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from limerank.service.operations import OPERATIONS, Operation
 from limerank.service.options import ServiceOptions, is_loopback
 from limerank.service.problems import RefusalError
-from limerank.service.security.keys import KeyRing
+from limerank.service.security.keys import SCOPES, KeyRing
 from limerank.service.security.refusals import Application, Receive, Scope, Send, header
 
 BROWSER_ALLOWED = {b"same-origin", b"none"}
@@ -82,6 +82,7 @@ class Gate:
             said = "no such key" if record is None else f"the key {record.id} is {state}"
             raise _unauthenticated(f"{said}; make one with `limerank keys create`", ', error="invalid_token"')
         scope.setdefault("state", {})["key"] = record.id
+        scope["state"]["scopes"] = [one for one in SCOPES if record.allows(one)]
         for operation in matched.operations:
             if operation.scope in ("rank", "write", "admin") and not record.allows(operation.scope):
                 raise RefusalError(

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 PATIENCE = 60.0  # seconds, for what takes one or a few
-SMALL_SERVICE = Path(__file__).with_name("small_service.py")
+SMALL_SERVICE = Path(__file__).parent / "service/small_service.py"
 
 
 @dataclass
