@@ -60,7 +60,7 @@ export function mount(main, app) {
         figureOf(sorted, found, used)),
       chosen ? detail(chosen, found, used) : h("p", { class: "faint", id: "link-detail" }, "Choose a link of the map to see what it attracts."),
       h("section", { class: "card", "aria-labelledby": "spectrum-title" }, h("h2", { id: "spectrum-title" }, "Spectrum"), spectrum(found.spectrum)),
-      found.items_read < found.items ? h("p", { class: "faint" }, `Profiles are of an even sample: ${whole(found.items_read)} of ${whole(found.items)} items.`) : null);
+      found.items_read < found.items ? h("p", { class: "faint" }, `Spread, similarity and spectrum are of an even sample: ${whole(found.items_read)} of ${whole(found.items)} items.`) : null);
     if (chosen) announce(`Link ${chosen.link}`);
   }
 

@@ -8,6 +8,9 @@ import { time } from "./format.js";
 
 const VISITOR = "visitor";
 
+/** How the page asks: not as traffic, and patiently, for two answers of which each left out something else cannot be compared. */
+export const PATIENTLY = { record: false, deadline_ms: 10000 };
+
 /** The changes of an address, those that can be read. */
 export function stepsOf(params) {
   const given = parsed(params.steps, []);

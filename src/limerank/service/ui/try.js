@@ -9,7 +9,7 @@ import { count, whole } from "./format.js";
 import { askWhatHappens, featureField, setField } from "./happening.js";
 import { movedPanel } from "./moved.js";
 import { asCurl, degradedNote, facts, rankingTable, SHOWN, stageBar } from "./ranking.js";
-import { bodyOf, namesSomebody, stepsOf, stepText, valueOf, withStep } from "./request.js";
+import { bodyOf, namesSomebody, PATIENTLY, stepsOf, stepText, valueOf, withStep } from "./request.js";
 import { timeline } from "./timeline.js";
 
 const DEPTH = 1000;
@@ -65,7 +65,7 @@ export function mount(main, app) {
   const itemsOf = () => String(params.items ?? "").split(/[\n,]+/).map((one) => one.trim()).filter(Boolean);
 
   function request(steps) {
-    const body = { ...bodyOf(params, steps), options: { record: false } };
+    const body = { ...bodyOf(params, steps), options: PATIENTLY };
     if (modeOf() === "recommend") return ["/v1/recommend", { ...body, limit: RECOMMENDED }];
     return ["/v1/rank", modeOf() === "list" ? { ...body, item_ids: itemsOf() } : { ...body, limit: DEPTH }];
   }

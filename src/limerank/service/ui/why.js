@@ -7,7 +7,7 @@ import { announce, fill, h, plain, table } from "./dom.js";
 import { candidatePanel, linkPanel, standsFor } from "./explained.js";
 import { itemField, userField } from "./finding.js";
 import { count, probability, signed, whole } from "./format.js";
-import { bodyOf, namesSomebody, stepsOf, stepText } from "./request.js";
+import { bodyOf, namesSomebody, PATIENTLY, stepsOf, stepText } from "./request.js";
 
 const LINKS = 8;
 const ALL_OF_IT = 50000; // a larger catalog is retrieved from, not ranked whole
@@ -54,7 +54,7 @@ export function mount(main, app) {
   async function suggest(steps) {
     busy(answer, "Ranking…");
     try {
-      const ranked = await call("POST", served.items > ALL_OF_IT ? "/v1/recommend" : "/v1/rank", { body: { ...bodyOf(params, steps), limit: 8, options: { record: false } }, signal: newest.begin() });
+      const ranked = await call("POST", served.items > ALL_OF_IT ? "/v1/recommend" : "/v1/rank", { body: { ...bodyOf(params, steps), limit: 8, options: PATIENTLY }, signal: newest.begin() });
       ready(answer, h("section", { class: "card" }, h("h2", {}, "Which candidate?"), h("p", {}, "The best of this user’s ranking; or search for another one above."),
         h("ol", { class: "choices" }, ranked.items.map((one) => h("li", {}, h("a", { href: link("why", { ...params, item: one.id }) }, h("bdi", { dir: "auto" }, plain(one.display ?? one.id, 60))), " ", h("span", { class: "faint" }, probability(one.score)))))));
     } catch (error) {
