@@ -19,7 +19,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import BundleError, ConflictError, UnavailableError
 from limerank.models import build_ranker
 from limerank.progress import Progress
-from limerank.serve.bundles.bundle import NEWER_OPTIONS, Bundle, tensors_of
+from limerank.serve.bundles.bundle import NEWER_OF_ALL, NEWER_OPTIONS, Bundle, tensors_of
 from limerank.serve.bundles.offline import RowType, export
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
@@ -238,7 +238,7 @@ def test_a_bundle_of_format_3_opens_and_ranks_the_same(
     bundle = export(ranker, model, dataset, tmp_path, max_history=20, row_type=row_type)
     expected = Engine(bundle).answer("u3", limit=20)
     options = {"pool" if k == "select_from" else k: v for k, v in ranker.options.model_dump(mode="json").items()}
-    for newer in ("tower_shortcut", *NEWER_OPTIONS["lime-mha"]):
+    for newer in (*NEWER_OF_ALL, *NEWER_OPTIONS["lime-mha"]):
         del options[newer]
     tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
     parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
@@ -277,7 +277,7 @@ def test_a_bundle_of_before_its_options_opens_and_ranks_the_same(
     ranker = build_ranker(before, dataset.encoders.space(), len(dataset.schema.tasks), "test")
     bundle = export(ranker, before, dataset, tmp_path, max_history=20, row_type="fp32")
     expected = Engine(bundle).answer("u3", limit=20)
-    options = ranker.options.model_dump(mode="json", exclude={"tower_shortcut", *newer})
+    options = ranker.options.model_dump(mode="json", exclude={*NEWER_OF_ALL, *newer})
     tensors = ranker.item_side_parameters() | {f"items.{n}": t for n, t in tensors_of(dataset.item_table).items()}
     parts: list[str | bytes] = [ranker.name, json.dumps(options, separators=(",", ":"))]
     for name in sorted(tensors):

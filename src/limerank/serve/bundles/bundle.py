@@ -39,6 +39,7 @@ FORMAT = "limerank-bundle-4"  # 1 had no times of events, 2 lost ids that were a
 NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool"}}
 """Older formats that open, with the names they have for tensors of rows and for options."""
 _NEWER_LIME = {"link_scale", "link_start", "projection_norm", "value_norm"}
+NEWER_OF_ALL = ("tower_shortcut", "id_start")
 NEWER_OPTIONS = {
     **dict.fromkeys(("lime-mha", "lime-xor", "lime-hstu", "isab"), _NEWER_LIME),
     "pma": {"link_start"},
@@ -46,8 +47,8 @@ NEWER_OPTIONS = {
     "sasrec": {"sharpness", "final_norm"},
     "ttsn": {"interaction"},
 }
-"""Options that bundles of this format did not always have, and `tower_shortcut`: left out of fingerprints, because the
-weights tell them, or the shape of rows."""
+"""Options that bundles of this format did not always have, of all rankers and of single ones: left out of fingerprints,
+because the weights tell them, or the shape of rows."""
 REFUSED = ("limerank-bundle-1", "limerank-bundle-2")
 """Formats of version 0.1.0: some of their bundles lost users and items after an append, and nothing tells which."""
 MANIFEST, WEIGHTS, ROWS, ENCODERS = "manifest.json", "model.safetensors", "rows.safetensors", "encoders.json"
@@ -247,7 +248,7 @@ def read_manifest(path: Path) -> BundleManifest:
 
 def row_fingerprint(ranker: Ranker, item_table: Features, bundle_format: str = FORMAT) -> str:
     """A hash of exactly what item rows are computed from: the item-side weights and the encoded items."""
-    options = ranker.options.model_dump_json(exclude={"tower_shortcut", *NEWER_OPTIONS.get(ranker.name, ())})
+    options = ranker.options.model_dump_json(exclude={*NEWER_OF_ALL, *NEWER_OPTIONS.get(ranker.name, ())})
     for name, before in NAMES_BEFORE.get(bundle_format, {}).items():
         options = options.replace(f'"{name}":', f'"{before}":')
     parts: list[str | memoryview] = [ranker.name, options]
