@@ -48,8 +48,8 @@ def closed(facts: dict[str, Any], model: str) -> str:
     return f"{mean(fractions):.0f} % ± {stdev(fractions):.0f} %"
 
 
-def test_accuracy_table_of_the_readme() -> None:
-    facts, text = results("accuracy-simulated"), page("README.md")
+def test_accuracy_table_of_the_simulated_log() -> None:
+    facts, text = results("accuracy-simulated"), page("docs/explanation/simulated-log.md")
     for model, name in NAMES.items():
         cells = [metric(facts, model, one) for one in ("auc", "gauc", "ne")]
         fraction = f"{closed(facts, model)} |" if model.startswith("lime") else "|"
