@@ -1,4 +1,4 @@
-"""The inspector on other logs: a real one of the shared folder, where that is there, and a ranker without links."""
+"""The inspector on other stores: a real log of the shared folder, the quickstart's, and a ranker without links."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from calling import limerank
 
 from browser.inspecting import Inspector, inspected, inspector
 from limerank.api.dataset import Dataset
@@ -75,6 +76,32 @@ def test_a_real_log(browser: Browser, movies: Path) -> None:
     with inspected(movies) as served, inspector(browser, served.address) as page:
         users = page.call("GET", "/v1/users?prefix=1&limit=3")["users"]
         check_every_view(page, users[0]["id"])
+
+
+def test_the_store_of_the_quickstart(browser: Browser, tmp_path: Path) -> None:
+    """What a newcomer looks at first: the ranking, the click of the walk, why, and links, as the API has them."""
+    done = limerank("quickstart", "--out", "walk", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    user = "u121"
+    with inspected(tmp_path / "walk/store") as served, inspector(browser, served.address) as page:
+        page.open("try", user=user)
+        body = {"user_id": user, "limit": 1000, "options": {"record": False}}
+        before = page.call("POST", "/v1/rank", body)["items"]
+        assert page.ranked() == [one["id"] for one in before[:SHOWN]]
+        asked, clicked = page.request_id(), before[2]["id"]
+        page.find("[data-event]").nth(2).click()
+        page.find("dialog [data-what-if]").click()
+        page.wait_for_ranking(asked)
+        assert page.find("#changes .chip").count() == 1
+        assert clicked in page.find("#changes .chip").inner_text()
+        page.find("#ranking a.button").first.click()
+        page.tab.wait_for_selector(".proof")
+        assert page.find(".proof").get_attribute("data-matches") == "true"
+        page.open("links")
+        assert page.find(".tiles a").count() == len(page.call("GET", "/v1/links")["links"])
+        page.open("operate")
+        assert page.find("#bundles tbody tr").count() == 1
+        assert page.told == []
 
 
 def test_a_ranker_without_links(browser: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
