@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-browser results soak test-numerics docs lint format clean
+.PHONY: quickstart test test-browser test-engines results soak test-numerics docs lint format clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,12 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[report,serve,otel,tune,tensorboard,triton,faiss,browser,docs,dev]'
 	@touch $@
 
+# TorchRec asks for a build of FBGEMM with CUDA; both are installed without what they ask for, and that by name
+$(VENV)/.engines: $(VENV)/.dev
+	$(PIP) -e '.[ray,redis]' pyre-extensions tensordict
+	$(PIP) --no-deps torchrec fbgemm-gpu-cpu
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) -e '.[report,serve,docs]'
 	@touch $@
@@ -23,12 +29,17 @@ quickstart: $(VENV)/.base
 	$(BIN)/limerank quickstart
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/with_engines
 
 # rendered reports and the inspector in a real browser; installs Debian's Chromium when root
 test-browser: $(VENV)/.dev
 	command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -qqy chromium)
 	$(BIN)/python -m pytest tests/browser
+
+# TorchRec, Ray and Redis for real, on this machine; installs Debian's Redis when root
+test-engines: $(VENV)/.engines
+	command -v redis-server valkey-server >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -qqy redis-server)
+	$(BIN)/python -m pytest tests/with_engines
 
 # SOAK_MINUTES (60) and two hours more; SOAK_PARTS=kills,swaps runs some of it; writes docs/results/soak.json
 soak: $(VENV)/.dev
