@@ -100,7 +100,9 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     ),
     "spectrum": Study("study spectrum"),
     "scaling": Study("study scaling"),
-    "ablation": Study("study ablation --dataset datasets/medium", ("medium",)),
+    "ablation": Study(
+        "study ablation --dataset datasets/easy --config benchmarks/studies/accuracy-simulated.yaml", ("easy",)
+    ),
     "latency": Study("study latency"),
     "complexity": Study("study complexity"),
     "bench-ops": Bench("bench ops", prints=True),

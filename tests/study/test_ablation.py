@@ -151,6 +151,20 @@ def test_states_without_norms_are_not_grown(dataset: StoredDataset) -> None:
     assert incremental_user(build_ranker(model, dataset.encoders.space(), 2, "test")) is None
 
 
+def test_all_variants_train_alike(dataset: StoredDataset, tmp_path: Path) -> None:
+    """`train` of a file reaches every run; what would be one ranker's own is refused by its key."""
+    config = tmp_path / "study.yaml"
+    config.write_text("train: {epochs: 2, batch_requests: 16}")
+    arguments = ("study", "ablation", "--quick", "--dataset", str(dataset.path), "--out", str(tmp_path), "--json")
+    chosen = ("--groups", "keys", "--models", "lime-mha", "--seeds", "1", "--threads", "1", "--config", str(config))
+    train = json.loads(limerank(*arguments, *chosen).stdout)["train"]
+    assert (train["epochs"], train["batch_requests"]) == (2, 16)
+    config.write_text("rankers: {lime-mha: {train: {learning_rate: 0.1}}}")
+    refused = limerank(*arguments, *chosen)
+    assert refused.returncode == 2
+    assert f"{config}: key 'rankers': an ablation trains all variants alike" in " ".join(refused.stderr.split())
+
+
 def test_quick_mode_writes_everything_and_keeps_it(dataset: StoredDataset, tmp_path: Path) -> None:
     """The command, in a small part: result, page, and a second invocation that trains nothing."""
     arguments = ("study", "ablation", "--quick", "--dataset", str(dataset.path), "--out", str(tmp_path), "--json")

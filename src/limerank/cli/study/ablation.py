@@ -20,6 +20,7 @@ from limerank.cli.study.common import (
 )
 
 if TYPE_CHECKING:
+    from limerank.config import TrainConfig
     from limerank.study.ablation.results import AblationStudy
     from limerank.study.ablation.run import AblationPlan
 
@@ -50,6 +51,9 @@ def ablation(
     links: Annotated[
         int | None, typer.Option(min=1, help="l of the base, and what is l elsewhere; default 32.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file whose `train` is for all; see compare-rankers.md.")
+    ] = None,
     quick: QuickOption = False,
     overwrite: OverwriteOption = False,
     threads: SideBySideOption = None,
@@ -63,7 +67,7 @@ def ablation(
     from limerank.data.sources.simulated import SimulatedConfig
     from limerank.study.ablation.run import run_ablation
 
-    plan = _plan(groups, models, seeds, epochs, links, quick)
+    plan = _plan(groups, models, seeds, _training(config, epochs, quick), links, quick)
     tiny = SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6) if quick else None
     with studying("ablation", out, quick=quick) as folder:
         prepared = dataset_for(dataset, folder, overwrite=overwrite, log=tiny)
@@ -71,10 +75,22 @@ def ablation(
         deliver(result, folder, lambda: _tables(result), as_json=as_json)
 
 
+def _training(config: Path | None, epochs: int | None, quick: bool) -> TrainConfig:
+    """How all variants are trained; what is a single ranker's own in the file would make the comparison unfair."""
+    from limerank.errors import UsageError
+    from limerank.study.configuration import StudyConfig
+
+    given = StudyConfig() if config is None else StudyConfig.read(config)
+    if own := [key for key in ("preset", "rankers", "variants", "space") if getattr(given, key)]:
+        raise UsageError(f"{config}: key '{own[0]}': an ablation trains all variants alike; leave only 'train'")
+    if epochs is not None or not given.says("epochs"):
+        given = given.with_train(epochs=epochs or (1 if quick else 4))
+    return given.training("")
+
+
 def _plan(
-    groups: str | None, models: str, seeds: int | None, epochs: int | None, links: int | None, quick: bool
+    groups: str | None, models: str, seeds: int | None, train: TrainConfig, links: int | None, quick: bool
 ) -> AblationPlan:
-    from limerank.config import TrainConfig
     from limerank.study.ablation.kernel_error import KernelPlan
     from limerank.study.ablation.run import AblationPlan
     from limerank.study.ablation.variants import check_bases, parse_groups
@@ -84,14 +100,13 @@ def _plan(
     known = list(all_groups(32, 4))
     bases = check_bases([name for name in models.split(",") if name])
     if not quick:
-        train = TrainConfig(epochs=epochs or 4)
         chosen = parse_groups(groups, known)
         return AblationPlan(bases, chosen, range(1, (seeds or 3) + 1), train, shared)
     return AblationPlan(
         bases,
         parse_groups(groups or QUICK_GROUPS, known),
         range(1, (seeds or 2) + 1),
-        TrainConfig(epochs=epochs or 1, max_history=20),
+        train.model_copy(update={"max_history": 20}),
         {"links": 4, **shared, "width": 16, "tower_hidden": 16, "embedding_width": 8},
         history=64,
         candidates=100,
