@@ -115,7 +115,7 @@ def export(
             metavar="ray[:ADDRESS]",
             help="Have item rows computed by Ray: `ray` starts one on this machine for as long as it takes (with "
             "--threads processes), `ray:ADDRESS` joins a cluster (`ray:auto`, `ray:10.0.0.1:6379`, "
-            "`ray:ray://10.0.0.1:10001`). The bundle is the same, byte for byte. Needs the extra `ray`.",
+            "`ray://10.0.0.1:10001`). The bundle is the same, byte for byte. Needs the extra `ray`.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -18,14 +18,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
+from limerank.errors import ConflictError, UnavailableError, require_extra
+from limerank.serve.bundles.on_ray.engine_name import AUTO, CLIENT
 from limerank.threads import available_cores
 
 PORT_SECONDS = 5.0
 """How long a machine may take to accept a connection."""
-JOIN_SECONDS = 30.0
+JOIN_SECONDS = 60.0
 """How long Ray may take to join a cluster; on an idle machine it is one or two."""
-CLIENT = "ray://"
+FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
+"""How often Ray asks a cluster that refuses; 20 times otherwise."""
 HERE = "Ray on this machine"
 LONGEST_FOLDER = 40
 """Ray makes sockets in its folder, with some 65 characters more; a system allows 107."""
@@ -58,7 +60,8 @@ def connected(address: str | None, cores: int | None = None) -> Iterator[str]:
         yield _own_connection(address)
         return
     if address is not None:
-        _check_port(address)
+        if address != AUTO:
+            _check_port(address)
         _check_joining(address)
     for name, value in SCHEDULING.items():
         os.environ.setdefault(name, value)
@@ -70,8 +73,8 @@ def connected(address: str | None, cores: int | None = None) -> Iterator[str]:
 def _joined(address: str) -> Iterator[None]:
     import ray
 
-    ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
         yield
     finally:
         ray.shutdown()
@@ -83,15 +86,15 @@ def _started(cores: int) -> Iterator[None]:
     import ray
 
     with _folder() as folder:
-        ray.init(
-            address="local",
-            num_cpus=cores,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            _temp_dir=str(folder),
-        )
         try:
+            ray.init(
+                address="local",
+                num_cpus=cores,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                _temp_dir=str(folder),
+            )
             yield
         finally:
             ray.shutdown()
@@ -122,16 +125,7 @@ def _folder() -> Iterator[Path]:
 
 def _check_port(address: str) -> None:
     """Refuse an address at which nobody listens."""
-    if address in ("auto", "local"):
-        if address == "local":
-            raise UsageError("engine 'ray:local': that is 'ray'")
-        return
-    host, colon, port = address.removeprefix(CLIENT).rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise UsageError(
-            f"engine 'ray:{address}': an address is HOST:PORT, ray://HOST:PORT or auto; a cluster says its own when it "
-            "is started (`ray start --head`)"
-        )
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PORT_SECONDS).close()
     except OSError as refused:
@@ -145,7 +139,11 @@ def _check_joining(address: str) -> None:
     """Refuse an address that Ray cannot join, with Ray's reason."""
     try:
         tried = subprocess.run(  # noqa: S603 (our own program)
-            [sys.executable, "-c", _TRIAL, address], capture_output=True, text=True, timeout=JOIN_SECONDS
+            [sys.executable, "-c", _TRIAL, address],
+            env={**os.environ, **FEW_TRIES},
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
         )
         said = json.loads(tried.stdout.splitlines()[-1]) if tried.stdout.strip() else _last_line(tried.stderr)
         noise = tried.stderr
