@@ -40,7 +40,7 @@ class RayCluster:
     address: str
     head: int
     environment: dict[str, str]
-    """With what it takes to join."""
+    """With what it takes to join; secrets of the test only."""
 
     @property
     def engine(self) -> str:

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from killing import Killed, KilledAt
 
 from limerank.api.run import Run
 from limerank.batch import Features
+from limerank.bench.cluster.export import measure_export
 from limerank.data.build.append import append
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import EventFile, RawLog
@@ -193,7 +195,14 @@ def without_limerank(address: str, blocker: str, path: str, store: str) -> Itera
         yield "elsewhere", str(error)
 
 
+def bench() -> Iterator[tuple[str, Any]]:
+    """Engines of its own, started and ended twice."""
+    measured = measure_export(2, items=500, repeats=1)
+    yield "rates", [asdict(rate) for rate in measured.rates]
+
+
 WORKS: dict[str, Callable[..., Iterator[tuple[str, Any]]]] = {
+    "bench": bench,
     "kinds": kinds,
     "run": run,
     "without_limerank": without_limerank,

@@ -174,6 +174,19 @@ def test_an_interrupted_export_says_so_and_leaves_its_shards(cluster: RayCluster
     temporary.rmdir()
 
 
+def test_more_processes_are_measured_on_an_engine_that_ends_with_the_work(cluster: RayCluster) -> None:
+    """`engine="ray"` starts Ray with so many cores, and every bundle has the bytes that one thread makes."""
+    rates = cluster.run(DRIVER, "bench")["rates"]
+    assert [(rate["engine"], rate["processes"]) for rate in rates] == [
+        ("local", 1),
+        ("local", 2),
+        ("ray", 1),
+        ("ray", 2),
+    ]
+    assert all(rate["same_bytes"] and rate["items_per_second"] > 0 for rate in rates)
+    assert [rate["efficiency"] for rate in rates if rate["processes"] == 1] == [1, 1]
+
+
 def test_workers_without_limerank_are_named(cluster: RayCluster, run: Run, tmp_path: Path) -> None:
     """Before anything is written; and a connection that is there stays, and is not taken for another."""
     blocker = tmp_path / "blocker" / "limerank"
