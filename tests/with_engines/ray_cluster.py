@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class RayCluster:
 
     address: str
     head: int
-    environment: dict[str, str]
-    """With what it takes to join; secrets of the test only."""
+    environment: dict[str, str] = field(repr=False)
+    """With what it takes to join."""
 
     @property
     def engine(self) -> str:
