@@ -23,7 +23,7 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.item_stage import ItemStage, Rows, RowType, arrays_of
 from limerank.serve.bundles.offline import export_bundle
-from limerank.serve.bundles.on_ray.engine_name import address_of
+from limerank.serve.bundles.on_ray.address import address_of
 from limerank.serve.bundles.on_ray.worker import recipe_of, stage_of
 from limerank.serve.bundles.row_writer import Shard
 

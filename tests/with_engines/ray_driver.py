@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ import numpy as np
 import polars as pl
 import torch
 from killing import Killed, KilledAt
+from processes import until
 
 from limerank.api.run import Run
 from limerank.batch import Features
@@ -33,6 +35,7 @@ from limerank.schema import Feature, Kind, Role, Schema, Task
 from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.item_stage import ItemStage
 from limerank.serve.bundles.offline import Exported, export_bundle
+from limerank.serve.bundles.on_ray import fleet as fleets
 from limerank.serve.bundles.on_ray.engine_name import fleet_named
 from limerank.serve.bundles.on_ray.fleet import SPARE, RayFleet
 from limerank.serve.bundles.row_writer import Shard
@@ -102,6 +105,20 @@ def kinds(address: str, folder: str) -> Iterator[tuple[str, Any]]:
     with joined(address) as fleet:
         yield from same_bytes(fleet, Path(folder) / "bytes")
         yield from limits(fleet, Path(folder) / "limits")
+        yield "busy", busy(fleet)
+
+
+def busy(fleet: RayFleet) -> list[str]:
+    """What people are told while somebody else has all cores."""
+    import ray
+
+    told: list[str] = []
+    held = ray.remote(num_cpus=2)(lambda: time.sleep(600)).remote()
+    until(lambda: not ray.available_resources().get("CPU"))
+    fleets.CHECK_SECONDS = 0.5
+    fleet.check(told.append)
+    ray.cancel(held, force=True)
+    return told
 
 
 def same_bytes(fleet: RayFleet, folder: Path) -> Iterator[tuple[str, Any]]:

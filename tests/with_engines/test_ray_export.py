@@ -93,6 +93,10 @@ def test_what_is_under_way_is_bounded(found: dict[str, Any]) -> None:
     assert found["taken at once"] <= 3
 
 
+def test_a_busy_cluster_is_waited_for_and_people_are_told(cluster: RayCluster, found: dict[str, Any]) -> None:
+    assert found["busy"] == [f"note: Ray at {cluster.address}: no core is free yet; the export waits for one"]
+
+
 def test_what_a_worker_says_is_heard(found: dict[str, Any]) -> None:
     """One item is a shard; other bytes than the driver's are refused; an error of the ranker is the ranker's."""
     assert found["one item"] is True

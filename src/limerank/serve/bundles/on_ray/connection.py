@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from limerank.errors import ConflictError, UnavailableError, require_extra
-from limerank.serve.bundles.on_ray.engine_name import AUTO, CLIENT
+from limerank.serve.bundles.on_ray.address import AUTO, CLIENT
 from limerank.threads import available_cores
 
 PORT_SECONDS = 5.0

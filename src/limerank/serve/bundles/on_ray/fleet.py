@@ -100,6 +100,7 @@ class RayFleet:
             finally:
                 del task  # the features of a task are kept as long as somebody knows it
             yield shard, rows
+            del rows
         if failed is not None:
             raise failed
 
