@@ -10,10 +10,13 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +34,7 @@ FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
 HERE = "Ray on this machine"
 LONGEST_FOLDER = 40
 """Ray makes sockets in its folder, with some 65 characters more; a system allows 107."""
+FOLDER_TRIES = 50
 SCHEDULING = {"RAY_task_oom_retries": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Read when Ray is loaded, unless somebody set them: shards of workers that Ray ends for want of memory are given to
 others as often as those of workers that die (Ray would go on for ever), and what Ray would warn of."""
@@ -87,14 +91,15 @@ def _started(cores: int) -> Iterator[None]:
 
     with _folder() as folder:
         try:
-            ray.init(
-                address="local",
-                num_cpus=cores,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                _temp_dir=str(folder),
-            )
+            with _interrupted_later():  # a Ray that is half started cannot be ended
+                ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    _temp_dir=str(folder),
+                )
             yield
         finally:
             ray.shutdown()
@@ -120,7 +125,27 @@ def _folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(FOLDER_TRIES):  # processes that are ending may write a last line
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.1)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Ctrl-C inside counts at the end; only the main thread gets it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def _check_port(address: str) -> None:
