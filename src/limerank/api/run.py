@@ -24,6 +24,7 @@ from limerank.metrics import Metrics
 from limerank.progress import Progress
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.offline import Exported, RowType, export_bundle
+from limerank.serve.bundles.on_ray.engine_name import fleet_named
 from limerank.serve.bundles.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
@@ -196,15 +197,32 @@ class Run(FinishedRun):
         return write_report(self.path)
 
     def export(
-        self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False
+        self,
+        store: AnyPath,
+        *,
+        rows: RowType = "fp16",
+        activate: bool = True,
+        engine: str | None = None,
+        quiet: bool = False,
     ) -> BundleStore:
-        """Run the offline item stage and publish a verified bundle, active unless told otherwise; returns the store."""
-        self.publish(store, rows=rows, activate=activate, quiet=quiet)
+        """Run the offline item stage and publish a verified bundle, active unless told otherwise; returns the store.
+
+        `engine="ray"` or `"ray:ADDRESS"` has the rows computed by a Ray cluster; the bundle is the same, byte for byte.
+        """
+        self.publish(store, rows=rows, activate=activate, engine=engine, quiet=quiet)
         return BundleStore.open(store)
 
-    def publish(self, store: AnyPath, *, rows: RowType = "fp16", activate: bool = True, quiet: bool = False) -> Bundle:
+    def publish(
+        self,
+        store: AnyPath,
+        *,
+        rows: RowType = "fp16",
+        activate: bool = True,
+        engine: str | None = None,
+        quiet: bool = False,
+    ) -> Bundle:
         """The same as `export`, and returns the bundle that was published, opened: `lr.Engine(run.publish(store))`."""
-        return self.exported(store, rows=rows, activate=activate, quiet=quiet).bundle
+        return self.exported(store, rows=rows, activate=activate, engine=engine, quiet=quiet).bundle
 
     def exported(
         self,
@@ -213,17 +231,19 @@ class Run(FinishedRun):
         rows: RowType = "fp16",
         activate: bool = True,
         threads: int | None = None,
+        engine: str | None = None,
         quiet: bool = False,
     ) -> Exported:
         """The same as `export`, and returns the bundle with what it took: rows copied, rows kept, seconds, bytes.
 
-        An export that was interrupted is gone on with. Rows of items that have not changed are copied from an earlier
-        bundle of the store if the weights of the item side are the same.
+        An export that was interrupted is gone on with, by the same engine or another. Rows of items that have not
+        changed are copied from an earlier bundle of the store if the weights of the item side are the same. `threads`
+        compute side by side, by default one per core; with `engine="ray"` they are processes.
         """
         progress = Progress(quiet=quiet)
-        dataset = self._dataset(progress)
         told = f"interrupted; nothing was activated, {store} ranks as before; the same export again goes on from here"
-        with if_interrupted(told):
+        with if_interrupted(told), fleet_named(engine, threads, progress.say) as fleet:
+            dataset = self._dataset(progress)
             exported = export_bundle(
                 self.ranker(dataset),
                 self.config.model,
@@ -234,6 +254,7 @@ class Run(FinishedRun):
                 metrics={name: metric.model_dump() for name, metric in self.record.test.items()},
                 progress=progress,
                 threads=threads,
+                fleet=fleet,
                 report=report if (report := self.path / REPORT).is_file() else None,
             )
         if activate:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime")(train)
-    app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
+    app.command(
+        epilog="Example: limerank export runs/lime --store stores/demo; on a cluster: --engine ray:10.0.0.1:6379"
+    )(export)
 
 
 def train(
@@ -106,16 +108,28 @@ def export(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads that compute item rows. Default: one per core.")
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ray[:ADDRESS]",
+            help="Have item rows computed by Ray: `ray` starts one on this machine for as long as it takes (with "
+            "--threads processes), `ray:ADDRESS` joins a cluster (`ray:auto`, `ray:10.0.0.1:6379`, "
+            "`ray://10.0.0.1:10001`). The bundle is the same, byte for byte. Needs the extra `ray`.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the offline item stage and publish a verified bundle; interrupted, the same command goes on.
 
-    Items that have not changed since an earlier bundle of the same weights keep their rows.
+    Items that have not changed since an earlier bundle of the same weights keep their rows. With --engine other
+    processes compute the rest, and an export goes on with the same engine or another.
     """
     from limerank.api.run import Run
 
     use_threads(None)  # the others compute one block each
-    exported = Run.open(run).exported(store, rows=rows, activate=activate, threads=threads, quiet=as_json)
+    opened = Run.open(run)
+    exported = opened.exported(store, rows=rows, activate=activate, threads=threads, engine=engine, quiet=as_json)
     manifest = exported.bundle.manifest
     if as_json:
         emit_json(

@@ -1,4 +1,4 @@
-"""Item rows: computed in blocks, by several threads, and written shard by shard.
+"""Item rows, computed in blocks.
 
 Every block has the same number of items, the last one filled up: a matrix product may sum in another order when it has
 another number of rows, and a row should have the same bytes whichever items it is computed with. Each block is computed
@@ -7,30 +7,28 @@ on one thread, for the same reason and because threads that wait for each other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from limerank.batch import Features
 from limerank.models import Ranker
 from limerank.ops.candidate import RowStore
-from limerank.ops.dealing import Deal
-from limerank.progress import Bar
 from limerank.serve.bundles.bundle import bytes_of
 from limerank.serve.bundles.earlier import NONE, EarlierRows
-from limerank.serve.bundles.tensor_file import Layout, TensorFile
-from limerank.serve.bundles.unfinished import UnfinishedExport
+from limerank.serve.bundles.tensor_file import Layout
 
 ITEMS_PER_BLOCK = 8192
 ITEMS_PER_SHARD = 65_536
 """What a thread holds at once, and what it computes again at most after an interruption."""
 
 Ints = NDArray[np.int64]
+Rows = dict[str, NDArray[Any]]
+"""Item rows by the names of their tensors in the file."""
 RowType = Literal["fp16", "fp32", "u8"]
 """The precision of stored item rows."""
 
@@ -62,6 +60,23 @@ class ItemStage:
         filled[: len(numbers)] = numbers
         return self.rows_of(self.items.take(torch.from_numpy(filled))).between(0, len(numbers))
 
+    def blocks(self, numbers: Ints) -> Iterator[tuple[Ints, RowStore]]:
+        """The rows of items of the table, named in ascending order: positions in `numbers`, and their rows."""
+        for start in range(0, len(numbers), ITEMS_PER_BLOCK):
+            positions = np.arange(start, min(start + ITEMS_PER_BLOCK, len(numbers)))
+            yield positions, self.block(numbers[positions])
+
+    def sample(self) -> Features:
+        """The first items, as many as fit a block: with them a machine shows which bytes it makes."""
+        return self.items.first(min(ITEMS_PER_BLOCK, len(self.items)))
+
+    def sample_hash(self) -> str:
+        """The hash of their rows."""
+        digest = hashlib.sha256()
+        for tensor in self.block(np.arange(len(self.sample()))).tensors().values():
+            digest.update(bytes_of(tensor))
+        return digest.hexdigest()
+
     def shards(self) -> list[range]:
         """The items in the parts in which they are written."""
         count = len(self.items)
@@ -86,57 +101,6 @@ class ItemStage:
         return False
 
 
-@dataclass(frozen=True)
-class Written:
-    """Item rows that need not be computed, for one of two reasons."""
-
-    copied: int = 0
-    """From an earlier bundle."""
-    kept: int = 0
-    """From an export that was interrupted."""
-
-    def __add__(self, other: Written) -> Written:
-        return Written(self.copied + other.copied, self.kept + other.kept)
-
-
-@dataclass(frozen=True)
-class RowWriter:
-    """Writes item rows to a file, shard by shard."""
-
-    file: TensorFile
-    stage: ItemStage
-    export: UnfinishedExport
-    earlier: EarlierRows | None
-    bar: Bar
-
-    def write(self, deal: Deal) -> Written:
-        """All rows, but for shards that an interrupted export wrote."""
-        works = [partial(self._shard, number, shard) for number, shard in enumerate(self.stage.shards())]
-        return sum(deal(works), start=Written())
-
-    def _shard(self, number: int, shard: range) -> Written:
-        if self.export.holds(number, self.file, shard):
-            self.bar.advance(len(shard))
-            return Written(kept=len(shard))
-        known = np.full(len(shard), NONE) if self.earlier is None else self.earlier.rows_of(shard.start, shard.stop)
-        changed, unchanged = np.flatnonzero(known == NONE), np.flatnonzero(known != NONE)
-        rows = {
-            name: np.empty((len(shard), *layout.shape[1:]), dtype=layout.dtype)
-            for name, layout in self.file.tensors.items()
-        }
-        if self.earlier is not None and len(unchanged):
-            _put(rows, unchanged, self.earlier.chosen(known[unchanged]).tensors())
-            self.bar.advance(len(unchanged))
-        for start in range(0, len(changed), ITEMS_PER_BLOCK):
-            block = changed[start : start + ITEMS_PER_BLOCK]
-            _put(rows, block, self.stage.block(block + shard.start).tensors())
-            self.bar.advance(len(block))
-        for name, tensor in rows.items():
-            self.file.write(name, shard.start, tensor)
-        self.export.record(number, rows.values())
-        return Written(copied=len(unchanged))
-
-
 def compute_rows(ranker: Ranker, items: Features, row_type: RowType = "fp16") -> RowStore:
     """The rows of every item of a table, in memory."""
     stage = ItemStage(ranker, items, row_type)
@@ -146,9 +110,6 @@ def compute_rows(ranker: Ranker, items: Features, row_type: RowType = "fp16") ->
     )
 
 
-def _put(rows: dict[str, NDArray[np.generic]], positions: Ints, tensors: dict[str, Tensor]) -> None:
-    """Rows to their positions, which ascend."""
-    first, last = int(positions[0]), int(positions[-1]) + 1
-    where = slice(first, last) if last - first == len(positions) else positions
-    for name, tensor in tensors.items():
-        rows[name][where] = tensor.numpy()
+def arrays_of(rows: RowStore) -> Rows:
+    """The same rows, by the names of their tensors."""
+    return {name: tensor.numpy() for name, tensor in rows.tensors().items()}

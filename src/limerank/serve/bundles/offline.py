@@ -3,7 +3,8 @@
 Paper, "Offline Item-Side Pre-computation". A row is what the interaction needs of an item (for LIME the H * l attention
 weights) and the item's head part, what it adds to the head's first layer.
 
-Memory is needed for the weights, for some numbers per item and user, and for one shard of rows per thread.
+Memory is needed for the weights, for some numbers per item and user, and for one shard of rows per thread; where a
+fleet computes (`limerank.serve.bundles.on_ray`), for the shards that are under way.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle, BundleManifest
 from limerank.serve.bundles.earlier import EarlierRows, earlier_rows
 from limerank.serve.bundles.ids import IdMap, write_id_map
-from limerank.serve.bundles.item_stage import ItemStage, RowType, RowWriter, compute_rows
+from limerank.serve.bundles.item_stage import ItemStage, RowType, compute_rows
+from limerank.serve.bundles.row_writer import Fleet, RowWriter
 from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.bundles.tables import write_features, write_histories, write_seen
 from limerank.serve.bundles.tensor_file import TensorFile
@@ -76,6 +78,8 @@ class ExportOptions(TypedDict, total=False):
     """Threads that compute rows; as many as there are cores unless told otherwise."""
     deal: Deal | None
     """Who computes rows instead, on one thread each; their bytes depend on neither."""
+    fleet: Fleet | None
+    """Other processes that compute rows instead, each on one thread; their bytes are those of this machine."""
     report: Path | None
     """The page of the run, which the bundle brings along for people."""
 
@@ -115,7 +119,12 @@ def export_bundle(
         ):
             deal = options.get("deal") or workers.deal
             earlier = _earlier_rows(store, stage, dataset, IdMap(bundles.load_tensors(folder / bundles.ITEM_IDS)), deal)
-            written = RowWriter(file, stage, unfinished, earlier, bar).write(deal)
+            writer, fleet = RowWriter(file, stage, unfinished, earlier, bar), options.get("fleet")
+            if fleet is None:
+                written = writer.write(deal)
+            else:
+                (made,) = deal([stage.sample_hash])
+                written = writer.write_from(fleet, made)
         report = options.get("report")
         if report is not None:
             shutil.copyfile(report, folder / bundles.REPORT)

@@ -1,0 +1,195 @@
+"""A Ray cluster to compute on: one of our own that ends with the work, or one that is there already.
+
+Ray waits for minutes for an address that does not answer, and writes what it tries to standard error. So the port is
+tried first, and then whether Ray connects, in a process that can be ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from limerank.errors import ConflictError, UnavailableError, require_extra
+from limerank.serve.bundles.on_ray.address import AUTO, CLIENT
+from limerank.threads import available_cores
+
+PORT_SECONDS = 5.0
+"""How long a machine may take to accept a connection."""
+JOIN_SECONDS = 60.0
+"""How long Ray may take to join a cluster; on an idle machine it is one or two."""
+FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
+"""How often Ray asks a cluster that refuses; 20 times otherwise."""
+HERE = "Ray on this machine"
+LONGEST_FOLDER = 40
+"""Ray makes sockets in its folder, with some 65 characters more; a system allows 107."""
+FOLDER_TRIES = 50
+SCHEDULING = {"RAY_task_oom_retries": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Read when Ray is loaded, unless somebody set them: shards of workers that Ray ends for want of memory are given to
+others as often as those of workers that die (Ray would go on for ever), and what Ray would warn of."""
+
+_TRIAL = """
+import json, sys
+import ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+    said = ""
+except Exception as error:
+    said = f"{type(error).__name__}: {error}"
+print("\\n" + json.dumps(said))
+sys.stdout.flush()
+"""
+
+
+@contextmanager
+def connected(address: str | None, cores: int | None = None) -> Iterator[str]:
+    """Ray in this process until the block ends; yields what to call it in messages.
+
+    Without an address it is started with so many cores, by default all that this process may use. A process that is
+    connected already stays so: `address` must be None then, or the one it is connected to.
+    """
+    require_extra("ray", "ray")
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        yield _own_connection(address)
+        return
+    if address is not None:
+        if address != AUTO:
+            _check_port(address)
+        _check_joining(address)
+    for name, value in SCHEDULING.items():
+        os.environ.setdefault(name, value)
+    with _joined(address) if address is not None else _started(cores or available_cores()):
+        yield HERE if address is None else f"Ray at {address}"
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _started(cores: int) -> Iterator[None]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    with _folder() as folder:
+        try:
+            with _interrupted_later():  # a Ray that is half started cannot be ended
+                ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                    _temp_dir=str(folder),
+                )
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _own_connection(address: str | None) -> str:
+    import ray
+
+    joined = str(ray.get_runtime_context().gcs_address)
+    if address not in (None, joined):
+        raise ConflictError(
+            f"engine 'ray:{address}': this process is connected to Ray at {joined} already; call ray.shutdown() first, "
+            "or export with engine 'ray' to use that"
+        )
+    return f"Ray at {joined}"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for Ray's sockets and logs, that goes with it."""
+    usual = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="limerank-ray-", dir=usual if len(usual) < LONGEST_FOLDER - 22 else "/tmp"))  # noqa: S108
+    try:
+        yield folder
+    finally:
+        for _ in range(FOLDER_TRIES):  # processes that are ending may write a last line
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.1)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Ctrl-C inside counts at the end; only the main thread gets it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def _check_port(address: str) -> None:
+    """Refuse an address at which nobody listens."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PORT_SECONDS).close()
+    except OSError as refused:
+        raise UnavailableError(
+            f"engine 'ray:{address}': nothing answers at {host}:{port} ({refused.strerror or refused}); start Ray "
+            "there (`ray start --head`), or export without --engine"
+        ) from None
+
+
+def _check_joining(address: str) -> None:
+    """Refuse an address that Ray cannot join, with Ray's reason."""
+    try:
+        tried = subprocess.run(  # noqa: S603 (our own program)
+            [sys.executable, "-c", _TRIAL, address],
+            env={**os.environ, **FEW_TRIES},
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
+        )
+        said = json.loads(tried.stdout.splitlines()[-1]) if tried.stdout.strip() else _last_line(tried.stderr)
+        noise = tried.stderr
+    except subprocess.TimeoutExpired as late:
+        said = f"no answer in {JOIN_SECONDS:.0f} s"
+        noise = (late.stderr or b"").decode(errors="replace")
+    if said:
+        raise UnavailableError(f"engine 'ray:{address}': {_reason(said, noise)}")
+
+
+def _reason(said: str, noise: str) -> str:
+    """What Ray said, in a line."""
+    if "Version mismatch" in said:
+        return f"the cluster is of another version; install the same on both: {' '.join(said.split())}"
+    if "AuthToken" in noise or "AuthenticationError" in said:
+        return (
+            "the cluster wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, "
+            "as on the machine it was started on"
+        )
+    return f"Ray did not join a cluster there ({' '.join(said.split())[:300]}); see that it runs with `ray status`"
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it ended without a word"])[-1]

@@ -1,0 +1,122 @@
+"""A real Ray cluster for tests: processes of its own on this machine, its own folder, its own token.
+
+Whoever uses it does so from a process of its own, too: what Ray reads from the environment, it reads once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HEAD = """
+import json, logging, signal, sys
+import ray
+ray.init(
+    address="local", num_cpus=2, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False,
+    logging_level=logging.CRITICAL, _temp_dir=sys.argv[1],
+)
+print(json.dumps(ray.get_runtime_context().gcs_address), flush=True)
+signal.pause()
+"""
+TASK = b"ray::compute"
+"""What Ray calls a process that computes a shard."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster of one machine with two cores."""
+
+    address: str
+    head: int
+    environment: dict[str, str] = field(repr=False)
+    """With what it takes to join."""
+
+    @property
+    def engine(self) -> str:
+        """What `--engine` calls it."""
+        return f"ray:{self.address}"
+
+    def computing(self) -> list[int]:
+        """The worker processes that compute a shard right now."""
+        return [pid for pid in _below(self.head) if _command(pid).startswith(TASK)]
+
+    def begin(self, *command: str | Path, **variables: str) -> subprocess.Popen[str]:
+        """Start a Python process that can join."""
+        return subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env={**self.environment, **variables},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, *command: str | Path) -> Any:
+        """The JSON that such a process prints at its end."""
+        with self.begin(*command) as process:
+            printed, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        return json.loads(printed.splitlines()[-1])
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """From started to ended."""
+    folder = tempfile.mkdtemp(prefix="lr", dir="/tmp")  # short: sockets are in it
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    head = subprocess.Popen([sys.executable, "-c", HEAD, folder], env=environment, text=True, stdout=subprocess.PIPE)
+    try:
+        assert head.stdout is not None
+        line = head.stdout.readline()
+        assert line, f"Ray did not start: {head.wait()}"
+        yield RayCluster(json.loads(line), head.pid, environment)
+    finally:
+        left = _below(head.pid)
+        head.kill()
+        head.wait()
+        for pid in left:  # most have ended with it
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if head.stdout is not None:
+            head.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _below(process: int) -> list[int]:
+    """Its children, theirs, and so on."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(folder.name))
+    found, ahead = [], [process]
+    while ahead:
+        children = parents.get(ahead.pop(), [])
+        found += children
+        ahead += children
+    return found
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
