@@ -112,7 +112,7 @@ def test_an_empty_map_knows_nobody(tmp_path: Path) -> None:
 
 @given(st.lists(texts), st.lists(texts), st.randoms(use_true_random=False))
 def test_texts_are_compared_whole(listed: list[str], others: list[str], random: Random) -> None:
-    """Also those that differ behind the first eight or the first seventy bytes only, or in length, or that end where all texts end."""
+    """Also those that differ in length, or behind the first eight or seventy bytes only, or end where all texts end."""
     grown = [
         *listed,
         *(text + "x" for text in listed),
