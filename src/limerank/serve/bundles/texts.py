@@ -37,17 +37,16 @@ class Texts:
     def of(cls, texts: Sequence[str]) -> Texts:
         """Texts in memory; what no UTF-8 can hold stays as different from every text that it can."""
         # joined at once, for an object made for each takes several times as long as all that follows
-        joined = np.frombuffer(SEPARATOR.join(texts).encode(errors="surrogatepass"), dtype=np.uint8)
+        joined = SEPARATOR.join(texts).encode(errors="surrogatepass")
+        ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == ord(SEPARATOR))
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        between = joined == 0
-        ends = np.flatnonzero(between)
-        if len(ends) != max(len(texts) - 1, 0):  # a text holds a separator itself
-            pieces = [text.encode(errors="surrogatepass") for text in texts]
-            np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)), out=offsets[1:])
-            return cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets)
-        offsets[1:-1] = ends - np.arange(len(ends))
-        offsets[-1] = len(joined) - len(ends)
-        return cls(joined[~between], offsets)
+        if len(ends) == max(len(texts) - 1, 0):
+            offsets[1:-1] = ends - np.arange(len(ends))
+            offsets[-1] = len(joined) - len(ends)
+            return cls(np.frombuffer(joined.translate(None, SEPARATOR.encode()), dtype=np.uint8), offsets)
+        pieces = [text.encode(errors="surrogatepass") for text in texts]  # one holds a separator itself
+        np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)), out=offsets[1:])
+        return cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets)
 
     @classmethod
     def of_series(cls, texts: pl.Series) -> Texts:
