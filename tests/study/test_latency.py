@@ -201,7 +201,9 @@ def test_growth_that_gets_steeper_shows_in_the_last_step() -> None:
     rows = [row("hstu", history=n, candidates=1024, user_ms=t, interact_ms=1.0, total_ms=t) for n, t in times.items()]
     found = {one.what: one for one in growth(rows)}
     assert found["total"].last_step == pytest.approx(np.log2(times[16_384] / times[8192]))
-    assert found["total"].last_step > found["total"].exponent + 0.05
+    steeper = found["total"].last_step
+    assert steeper is not None
+    assert steeper > found["total"].exponent + 0.05
     assert found["interact"].last_step == pytest.approx(0)
 
 

@@ -240,7 +240,8 @@ class PooledLinks(LimePart):
         return read
 
     def _parts(self, slots: Tensor) -> tuple[Tensor, ...]:
-        return slots.split(part_size(len(slots), CHUNK // 2, PART))
+        parts: tuple[Tensor, ...] = slots.split(part_size(len(slots), CHUNK // 2, PART))
+        return parts
 
     def _pooled_parts(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
         return merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in self._parts(slots)]))

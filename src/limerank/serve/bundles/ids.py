@@ -85,7 +85,7 @@ class IdMap:
     def _positions(self, hashes: Ints) -> Ints:
         """Where each hash stands among all, or would stand: the first that is not less."""
         bits = (len(self._begins) - 1).bit_length()
-        position = self._begins[(hashes >> (64 - bits)) + 2 ** (bits - 1)].astype(np.int64)
+        position: Ints = self._begins[(hashes >> (64 - bits)) + 2 ** (bits - 1)].astype(np.int64)
         less = np.flatnonzero(self._hashes.take(position, mode="clip") < hashes)
         for _ in range(STEPS):
             if not len(less):

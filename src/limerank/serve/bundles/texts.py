@@ -82,15 +82,17 @@ class Texts:
         length = self.offsets[1:][rows] - begin
         equal: NDArray[np.bool_] = length == other_end - other_begin
         equal &= self._same_words(begin, others, other_begin, length)
-        left, place = np.flatnonzero(equal & (length > WORD)), WORD
-        while len(left) and place < LONG_TEXT:  # word by word, of those that are still equal and longer
-            same = self._same_words(begin[left] + place, others, other_begin[left] + place, length[left] - place)
+        left, compared = np.flatnonzero(equal & (length > WORD)), WORD
+        while len(left) and compared < LONG_TEXT:  # word by word, of those that are still equal and longer
+            same = self._same_words(
+                begin[left] + compared, others, other_begin[left] + compared, length[left] - compared
+            )
             equal[left[~same]] = False
-            place += WORD
-            left = left[same & (length[left] > place)]
+            compared += WORD
+            left = left[same & (length[left] > compared)]
         if len(left):  # byte by byte, all at once
-            mine = Ranges(begin[left] + place, begin[left] + length[left])
-            theirs = Ranges(other_begin[left] + place, other_end[left])
+            mine = Ranges(begin[left] + compared, begin[left] + length[left])
+            theirs = Ranges(other_begin[left] + compared, other_end[left])
             unequal = np.concatenate([[0], np.cumsum(mine.take(self.text) != theirs.take(others.text))])
             equal[left] = unequal[mine.offsets[1:]] == unequal[mine.offsets[:-1]]
         return equal
@@ -116,7 +118,8 @@ class Texts:
     def _same_words(self, at: Ints, others: Texts, other_at: Ints, length: Ints) -> NDArray[np.bool_]:
         """Whether the next word is the same; of the last word only so many bytes count."""
         unlike = (self._words(at) ^ others._words(other_at)) & MASKS[np.minimum(length, WORD)]
-        return unlike == 0
+        same: NDArray[np.bool_] = unlike == 0
+        return same
 
     def _words(self, at: Ints) -> Words:
         """The bytes from each position on as one number, the first the lowest; behind the text come zeros."""
