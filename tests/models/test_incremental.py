@@ -131,6 +131,7 @@ def test_parts_of_a_history_may_be_read_by_others(case: str, monkeypatch: pytest
     ranker, _, inputs = setting(case)
     for module in (absorbed, fused):
         monkeypatch.setattr(module, "PART", 8)
+    monkeypatch.setattr(fused, "CHUNK", 8)
     dealt: list[int] = []
 
     def backwards(works: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -170,9 +170,9 @@ def test_any_histories_and_any_size_of_the_table(
         check(ranker, BUILT_IN, tuple(lengths), bytes_allowed=4 * 4 * ITEMS + 4 * 64 * capacity)
 
 
-@pytest.mark.parametrize("name", ["lime-mha", "lime-xor"])
-def test_parts_of_a_long_history_are_dealt(name: str) -> None:
-    """The same bits whoever does them, and what the ranker itself leaves."""
+@pytest.mark.parametrize(("name", "kernel"), [("lime-mha", True), ("lime-mha", False), ("lime-xor", True)])
+def test_parts_of_a_long_history_are_dealt(name: str, kernel: bool) -> None:
+    """The same bits whoever does them, and what the ranker itself leaves, also by a torch without the fused kernel."""
     ranker, items = made(name), random_items(BUILT_IN, ITEMS)
     dealt: list[int] = []
 
@@ -182,6 +182,10 @@ def test_parts_of_a_long_history_are_dealt(name: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(lime, "WHOLE_BYTES", 1)
+        if kernel:
+            assert lime.fused_attention() is not None
+        else:
+            patch.setattr(lime, "fused_attention", lambda: None)
         for module in (lime, fused):
             patch.setattr(module, "CHUNK", 8)
             patch.setattr(module, "PART", 16)

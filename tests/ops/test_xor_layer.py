@@ -112,7 +112,7 @@ def test_parts_of_a_history_are_independent_works(activation: Any, absorb: bool,
     assert dealt == [6, 6, 6]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
-    monkeypatch.setattr(fused, "PART", 64)
+    monkeypatch.setattr(fused, "CHUNK", 43)
     whole = fused_xor_stack(sources, links[0], weights, absorb=absorb, deal=backwards)
     assert dealt == [6, 6, 6], "a short history is nobody else's work"
     torch.testing.assert_close(results[0], whole, rtol=1e-9, atol=1e-10)

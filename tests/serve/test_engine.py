@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from limerank.errors import UsageError
+from limerank.serve import answering
 from limerank.serve.engine import Engine
 from limerank.serve.requests import Event
 
@@ -130,6 +131,22 @@ def test_repeated_candidates_are_listed(engine: Engine) -> None:
     ranking = engine.answer("u2", ["i1", "i2", "i1", "i3", "i3"])
     assert ranking.repeated_items == ["i1", "i3"]
     assert len(ranking.item_ids) == 5
+
+
+@pytest.mark.parametrize("sparse", [0, 10**6])
+def test_repeated_candidates_are_listed_whether_known_or_not(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, sparse: int
+) -> None:
+    """Each once, in order of first mention, whether rows are marked or sorted to find them."""
+    monkeypatch.setattr(answering, "SPARSE", sparse)
+    for asked, repeated in (
+        (["ghost", "i1", "other ghost"], []),
+        (["ghost", "i1", "ghost", "i2"], ["ghost"]),
+        (["i2", "ghost", "i1", "i1", "other", "i2", "other"], ["i2", "i1", "other"]),
+        (["ghost", "other", "i1", "i3", "i1"], ["i1"]),
+        ([], []),
+    ):
+        assert engine.answer("u1", asked).repeated_items == repeated
 
 
 def test_ids_may_be_whole_numbers_in_every_call(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import polars as pl
@@ -21,9 +22,11 @@ from limerank.errors import BundleError, DataError
 from limerank.models import build_ranker
 from limerank.schema import Feature, Role, Schema, Task
 from limerank.serve.bundles import ids as id_maps
+from limerank.serve.bundles import texts as many_texts
 from limerank.serve.bundles.bundle import Bundle
-from limerank.serve.bundles.ids import MULTIPLIER, IdMap, Texts, write_id_map
+from limerank.serve.bundles.ids import IdMap, Texts, write_id_map
 from limerank.serve.bundles.offline import export
+from limerank.serve.bundles.texts import MULTIPLIER
 from limerank.serve.engine import Engine
 
 texts = st.text(st.characters(codec="utf-8"))
@@ -45,9 +48,8 @@ def test_ids_find_their_rows(tmp_path_factory: pytest.TempPathFactory, known: li
     row_of = {text: row for row, text in enumerate(known, 1)}
     asked = [*others, *reversed(known)]
     wanted = [row_of.get(text, 0) for text in asked]
-    assert table.rows_of(asked).tolist() == wanted  # remembered
-    assert table.find(Texts.of(asked)).tolist() == wanted  # by hash, as in a larger map
-    assert [table.row_of(text) for text in asked] == [row_of.get(text, 0) for text in asked]
+    assert table.rows_of(asked).tolist() == wanted
+    assert [table.row_of(text) for text in asked] == wanted
 
 
 @given(st.lists(texts))
@@ -63,14 +65,13 @@ def test_hashes_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     """Also of a text that is longer than a block."""
     listed = [f"item {n}" * (n % 5) for n in range(200)]
     whole = Texts.of(listed).hashes()
-    monkeypatch.setattr(id_maps, "BYTES_PER_BLOCK", 16)
+    monkeypatch.setattr(many_texts, "BYTES_PER_BLOCK", 16)
     np.testing.assert_array_equal(Texts.of(listed).hashes(), whole)
 
 
 def test_ids_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Texts, "hashes", lambda self: np.arange(len(self)) // len(self))
     table = map_of(tmp_path, [f"i{n}" for n in range(20)])
-    assert table.find(Texts.of(["i7", "ghost", "i0", "i19"])).tolist() == [8, 0, 1, 20]
     assert table.rows_of(["i7", "ghost", "i0", "i19"]).tolist() == [8, 0, 1, 20]
     with pytest.raises(DataError, match=r"id 'b' \(row 2\) has two rows"):
         map_of(tmp_path, ["a", "b", "c", "b"])
@@ -83,7 +84,6 @@ def test_one_very_long_id_costs_its_own_length(tmp_path: Path) -> None:
     long = "x" * 1_000_000
     table = map_of(tmp_path, [*ids, long])
     assert (tmp_path / "ids.safetensors").stat().st_size < before + 1_000_100
-    assert table.find(Texts.of([long, long[1:], "i3"])).tolist() == [10_001, 0, 4]
     assert table.rows_of([long, long[1:], "i3"]).tolist() == [10_001, 0, 4]
     assert [table.row_of(name) for name in (long, long[1:], "i3")] == [10_001, 0, 4]
 
@@ -94,17 +94,38 @@ def test_texts_that_are_no_utf8_are_unknown(tmp_path: Path) -> None:
     assert table.rows_of(asked).tolist() == [table.row_of(name) for name in asked] == [0, 0, 0, 1]
 
 
-def test_large_maps_are_looked_up_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered of more ids, or of more bytes, than that is meant for; the rows are the same."""
-    write_id_map(tmp_path / "ids", ["", *(f"i{number}" for number in range(50))])
-    for limit in ("REMEMBERED_IDS", "REMEMBERED_BYTES"):
-        table = IdMap(load_file(tmp_path / "ids"))
-        monkeypatch.setattr(id_maps, limit, 50)
-        assert table.rows_of(["i7", "ghost"] * 10).tolist() == [8, 0] * 10
-        assert table._remembered is None
-        monkeypatch.undo()
-        assert table.rows_of(["i7", "ghost"] * 10).tolist() == [8, 0] * 10
-        assert table._remembered is not None
+def test_where_a_search_begins_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few bits of a hash it begins by, and however soon it gives up looking at one place after the other."""
+    write_id_map(tmp_path / "ids", ["", *(f"i{number}" for number in range(500))])
+    asked = [f"i{number}" for number in range(0, 700, 3)]
+    wanted = [row + 1 if row < 500 else 0 for row in range(0, 700, 3)]
+    for bits, steps in ((22, 8), (1, 8), (1, 1), (3, 1000), (22, 0)):
+        monkeypatch.setattr(id_maps, "MOST_BITS", bits)
+        monkeypatch.setattr(id_maps, "STEPS", steps)
+        assert IdMap(load_file(tmp_path / "ids")).rows_of(asked).tolist() == wanted
+
+
+def test_an_empty_map_knows_nobody(tmp_path: Path) -> None:
+    assert map_of(tmp_path, []).rows_of(["a", "", "b"]).tolist() == [0, 0, 0]
+    assert map_of(tmp_path, ["a"]).rows_of([]).tolist() == []
+
+
+@given(st.lists(texts), st.lists(texts), st.randoms(use_true_random=False))
+def test_texts_are_compared_whole(listed: list[str], others: list[str], random: Random) -> None:
+    """Also those that differ in length, or behind the first eight or seventy bytes only, or end where all texts end."""
+    grown = [
+        *listed,
+        *(text + "x" for text in listed),
+        *(2 * text for text in listed),
+        *(70 * "y" + text for text in listed),
+    ]
+    pairs = [(random.choice(grown), random.choice([*grown, *others])) for _ in grown]
+    numbers = np.arange(len(pairs))
+    mine, theirs = Texts.of([one for one, _ in pairs]), Texts.of([other for _, other in pairs])
+    wanted = [one == other for one, other in pairs]
+    assert mine.same(numbers, theirs).tolist() == wanted
+    assert mine.same(numbers[::-1], theirs, numbers[::-1]).tolist() == wanted[::-1]
+    assert mine.at(numbers) == [one for one, _ in pairs]
 
 
 def test_displays(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from calling import answer, refusal
@@ -192,6 +193,18 @@ def test_growth_is_part_of_the_goals(lime: float, hstu: float, reached: bool) ->
     goals = judge([], list(found.values()))
     assert len(goals) == 3
     assert {goal.reached for goal in goals} == {reached}
+
+
+def test_growth_that_gets_steeper_shows_in_the_last_step() -> None:
+    """N + N^2 / 10,000, in whatever order sizes were measured: steeper in the last doubling than over both."""
+    times = {n: n + n**2 / 10_000 for n in (16_384, 4096, 8192)}
+    rows = [row("hstu", history=n, candidates=1024, user_ms=t, interact_ms=1.0, total_ms=t) for n, t in times.items()]
+    found = {one.what: one for one in growth(rows)}
+    assert found["total"].last_step == pytest.approx(np.log2(times[16_384] / times[8192]))
+    steeper = found["total"].last_step
+    assert steeper is not None
+    assert steeper > found["total"].exponent + 0.05
+    assert found["interact"].last_step == pytest.approx(0)
 
 
 def test_exponents_of_known_growth() -> None:

@@ -32,6 +32,9 @@ from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
 from limerank.serve.states import How, UserSource, UserStates
 from limerank.serve.workers import Workers
 
+SPARSE = 256
+"""Rows of a catalog per candidate from which on it is faster to sort candidates than to mark their rows."""
+
 
 @dataclass(frozen=True)
 class EncodedRequest:
@@ -142,7 +145,7 @@ class Stages:
             names = [item_ids[position] for position in best.keys.tolist()]
         else:
             names = catalog.names_of_rows(best.keys)
-        repeated = _repeated(item_ids or ())
+        repeated = [] if item_ids is None or rows is None else _repeated(item_ids, rows)
         clock.lap("select")
         return Ranking(
             item_ids=names,
@@ -181,10 +184,21 @@ class Stages:
         return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
 
 
-def _repeated(item_ids: Sequence[str]) -> list[str]:
-    if len(set(item_ids)) == len(item_ids):  # counting takes a while, and mostly finds nothing
-        return []
+def _repeated(item_ids: Sequence[str], rows: NDArray[np.int64]) -> list[str]:
+    """Ids that were asked for more than once, in order of first mention; of items that are known rows tell it."""
+    unknown = [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
+    if len(rows) - len(unknown) + bool(unknown) == _distinct(rows) and len(set(unknown)) == len(unknown):
+        return []  # as mostly: counting names takes many times as long
     return [item for item, times in Counter(item_ids).items() if times > 1]
+
+
+def _distinct(rows: NDArray[np.int64]) -> int:
+    """How many different rows there are."""
+    if len(rows) * SPARSE < rows.max(initial=0):
+        return len(np.unique(rows))
+    met = np.zeros(rows.max(initial=0) + 1, dtype=bool)
+    met[rows] = True
+    return int(np.count_nonzero(met))
 
 
 def _unknown(item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:

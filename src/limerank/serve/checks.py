@@ -14,9 +14,11 @@ def checked_ids(ids: Iterable[object], name: str) -> list[str]:
     if isinstance(ids, str) or not isinstance(ids, Iterable) or hasattr(ids, "columns"):
         raise UsageError(f"{name}: {type(ids).__name__} is no list of ids; pass a list, an array or a series")
     listed = list(ids)
-    if set(map(type, listed)) <= {str}:  # as almost always; a loop over tens of thousands takes a while
-        return listed  # type: ignore[return-value]
-    return [checked_id(one, name) for one in listed]
+    try:
+        "".join(listed)  # type: ignore[arg-type]  # refuses what is no text, several times faster than a loop does
+    except TypeError:
+        return [checked_id(one, name) for one in listed]
+    return listed  # type: ignore[return-value]
 
 
 def checked_id(value: object, name: str) -> str:

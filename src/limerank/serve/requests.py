@@ -136,11 +136,11 @@ class RequestReader:
         given = [*(history or ()), *events]
         for event in given:
             self._check_names(Role.EVENT, event.features)
-        everything = self.merged(user_id, past, history)
+        user_row = self._user_row(user_id, past)
+        everything = self.merged(user_id, past, history, user_row)
         merged = everything if left_out is None else self.merger.without(everything, left_out)
         newest = past.events[-1].time if past.events and history is None else None
         asked_at = self._asked_at(now, given, newest)
-        user_row = self._user_row(user_id, past)
         items, features, times = merged.items_in(catalog), merged.events, merged.times
         if given:
             rows = catalog.rows_of(checked_ids([event.item_id for event in given], "item_id"), deleted=True)
@@ -165,11 +165,16 @@ class RequestReader:
             left_out=everything.count - merged.count,
         )
 
-    def merged(self, user_id: str, past: Past, history: Sequence[Event] | None = None) -> Merged:
-        """The user's history without what came with the request: the bundle's and what was stored since, in order."""
+    def merged(
+        self, user_id: str, past: Past, history: Sequence[Event] | None = None, user_row: int | None = None
+    ) -> Merged:
+        """The user's history without what came with the request: the bundle's and what was stored since, in order.
+
+        A caller may know the user's row already.
+        """
         if history is not None:
             return self.merger.alone(slice(0, 0))
-        return self.merger.merged(user_id, self._user_row(user_id, past), past)
+        return self.merger.merged(user_id, self._user_row(user_id, past) if user_row is None else user_row, past)
 
     def whole_history(self, user_id: str, past: Past) -> Merged:
         """All events of a user in order, to be looked at: nothing is held of it."""

@@ -108,9 +108,12 @@ def show(result: LatencyStudy) -> None:
     )
     emit_table(
         "growth at the long end",
-        ["ranker", "in", "from", "to", "threads", "stage", "exponent"],
+        ["ranker", "in", "from", "to", "threads", "stage", "exponent", "last step"],
         [
-            [one.model, one.along, f"{one.first:,}", f"{one.last:,}", one.threads, one.what, f"{one.exponent:.2f}"]
+            [
+                *(one.model, one.along, f"{one.first:,}", f"{one.last:,}", one.threads, one.what),
+                *(f"{one.exponent:.2f}", "-" if one.last_step is None else f"{one.last_step:.2f}"),
+            ]
             for one in result.growth
         ],
     )

@@ -7,6 +7,7 @@ values = LN(L^P) W_V + b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,18 +24,27 @@ from limerank.models.serving.context import RequestContext
 from limerank.models.serving.events import EventTable
 from limerank.nn.layers.attention import HeadProjection
 from limerank.nn.links import ContextMix
-from limerank.ops.dealing import Deal, in_order
+from limerank.ops.dealing import Deal, in_order, part_size
 from limerank.ops.link_pool import LinkPool, PoolState, absorb_keys, merge_states, project_pooled
 from limerank.ops.link_pool.pool import CHUNK
 from limerank.ops.xor_layer import fused_xor_stack
 
-WHOLE_BYTES = 2**22
-"""Keys and values of a history up to this size are gathered at once; larger ones in chunks that stay in the cache."""
+WHOLE_BYTES = 2**20
+"""Keys and values of a history up to this size are read at once; of a longer one parts that others may read."""
 PART = 2 * CHUNK
-"""Events that one work of those dealt pools; the cut depends on the history only, so sums do too."""
+"""Events that one work of those dealt pools at most; the cut depends on the history only, so sums do too."""
 
 ASKING_BYTES = 2**23
 """Of links that are kept by their context: 128 contexts at d = 256 and 32 links."""
+
+
+FusedAttention = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Queries [1, H, l, a], keys and values [1, H, n, a] to what is read [1, H, l, a] and log-sums of weights [1, H, l]."""
+
+
+def fused_attention() -> FusedAttention | None:
+    """The kernel of `scaled_dot_product_attention`, which also tells how much it summed up; None if torch has none."""
+    return getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
 class Projection:
@@ -167,6 +177,7 @@ class PooledLinks(LimePart):
         self.to_queries = Projection(ranker.link_queries)
         self.scale = (projection.outputs[0] // self.heads) ** -0.5
         self.projection = projection
+        self.fused = fused_attention() if projection.outputs[0] == projection.outputs[1] else None
         self.table = None
         if ranker.encoding is None and type(ranker) is LimeMHARanker:  # a subclass may change E
             read = projection.norm if self.absorbs else projection.together
@@ -207,18 +218,39 @@ class PooledLinks(LimePart):
         return pooled.transpose(1, 2).reshape(links.shape)
 
     def _streamed(self, queries: Tensor, vectors: Tensor, slots: Tensor) -> Tensor:
-        """The same for a long history: parts of it are dealt, and their sums merged in order."""
-        state = self._pooled_parts(LinkPool(queries * self.scale), vectors, slots)
-        return state.finalize().transpose(0, 1).reshape(queries.shape[1], -1)
+        """The same for a long history: parts of it are dealt, and what they read is merged in order."""
+        if self.fused is None:
+            state = self._pooled_parts(LinkPool(queries * self.scale), vectors, slots)
+            return state.finalize().transpose(0, 1).reshape(queries.shape[1], -1)
+        works = [partial(self._attended, self.fused, queries, vectors, part) for part in self._parts(slots)]
+        read = [chunk for part in self.deal(works) for chunk in part]
+        weights = torch.softmax(torch.stack([mass for _, mass in read]), 0)
+        pooled = torch.stack([values for values, _ in read]).mul_(weights[..., None]).sum(0)
+        return pooled.transpose(1, 2).reshape(queries.shape[1], -1)
+
+    def _attended(
+        self, fused: FusedAttention, queries: Tensor, vectors: Tensor, slots: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What links read of each chunk of some events, and the logarithm of its weights' sum: by it chunks merge."""
+        buffer = vectors.new_empty(min(CHUNK, len(slots)), vectors.shape[1])
+        read = []
+        for part in slots.split(CHUNK):
+            keys, values = self._split(torch.index_select(vectors, 0, part, out=buffer[: len(part)]))
+            read.append(fused(queries[None], keys[None], values[None]))
+        return read
+
+    def _parts(self, slots: Tensor) -> tuple[Tensor, ...]:
+        parts: tuple[Tensor, ...] = slots.split(part_size(len(slots), CHUNK // 2, PART))
+        return parts
 
     def _pooled_parts(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
-        return merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in slots.split(PART)]))
+        return merge_states(self.deal([partial(self._pooled, pool, vectors, part) for part in self._parts(slots)]))
 
     def _pooled(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
         """What links read of some events, chunk by chunk."""
         heads, links, width = pool.queries.shape
         state = PoolState.empty(heads, links, width if self.absorbs else self.projection.outputs[1] // heads)
-        buffer = vectors.new_empty(CHUNK, vectors.shape[1])
+        buffer = vectors.new_empty(min(CHUNK, len(slots)), vectors.shape[1])
         for part in slots.split(CHUNK):
             rows = torch.index_select(vectors, 0, part, out=buffer[: len(part)])
             if self.absorbs:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -54,8 +56,11 @@ class Chunks:
     maps: list[tuple[Tensor, Tensor]]
     state: PoolState
     """What the links have summed up so far."""
+    projected: Tensor
+    attended: Tensor
+    """Buffers for one chunk."""
 
-    def __init__(self, side: LinkSide, weights: XorLayerWeights, *, need_source: bool, rows: int) -> None:
+    def __init__(self, side: LinkSide, weights: XorLayerWeights, *, need_source: bool) -> None:
         self.side = side
         self.weights = weights
         self.need_source = need_source
@@ -65,14 +70,23 @@ class Chunks:
             # one link's share of the sum over links; the softmax has its own
             self.link_values = side.values.contiguous() if self.softmax else side.values / self.links
         self.prepare()
-        like = side.queries
         self.widths = [matrix.shape[1] for matrix, _ in self.maps]
-        self.projected = like.new_empty(rows, sum(self.widths))
-        self.attended = like.new_empty(rows, weights.width if need_source else 0)
 
     def prepare(self) -> None:
-        """Set `maps` and the links' running sums."""
+        """Set `maps`."""
         raise TypeError(f"{type(self).__name__} prepares nothing")
+
+    def value_width(self) -> int:
+        """Of what each head of a link sums up."""
+        raise TypeError(f"{type(self).__name__} sums up nothing")
+
+    def begun(self, rows: int) -> Self:
+        """The same walk over a part of the history, in chunks of so many rows, with sums and buffers of its own."""
+        part, like = copy(self), self.side.queries
+        part.state = PoolState.empty(self.heads, self.links, self.value_width(), dtype=like.dtype, device=like.device)
+        part.projected = like.new_empty(rows, sum(self.widths))
+        part.attended = like.new_empty(rows, self.weights.width if self.need_source else 0)
+        return part
 
     def read(self, rows: Tensor) -> Tensor:
         """Add a chunk [c, d] to the links' sums; returns its gated attention [c, d], before the output projection."""
@@ -116,8 +130,10 @@ class AbsorbedChunks(Chunks):
         if self.need_source:
             gate_weight, gate_bias = weights.part("U")
             self.maps.insert(0, (gate_weight.T, gate_bias))
-        like, shape = self.side.queries, (self.heads, self.links, weights.width)
-        self.state = PoolState.empty(*shape, dtype=like.dtype, device=like.device)
+
+    def value_width(self) -> int:
+        """Normalized rows."""
+        return self.weights.width
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
         """Both kinds of scores stand in the product already: those of the links, then those of the rows."""
@@ -158,8 +174,10 @@ class ProjectedChunks(Chunks):
         """The last layer needs V and K only."""
         used = slice(None) if self.need_source else slice(self.weights.width, None)
         self.maps = [(self.weights.uvqk_weight[used].T, self.weights.uvqk_bias[used])]
-        like, width = self.side.queries, self.weights.width // self.heads
-        self.state = PoolState.empty(self.heads, self.links, width, dtype=like.dtype, device=like.device)
+
+    def value_width(self) -> int:
+        """A head's values."""
+        return self.weights.width // self.heads
 
     def scores(self, normal: Tensor, projected: Tensor) -> Tensor | None:
         """Attention of the chunk, head by head."""

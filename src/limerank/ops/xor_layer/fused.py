@@ -30,15 +30,15 @@ from limerank.ops.checks import (
     shape_of,
 )
 from limerank.ops.cost import absorption
-from limerank.ops.dealing import Deal, in_order
+from limerank.ops.dealing import Deal, in_order, part_size
 from limerank.ops.link_pool.absorbed import project_state
 from limerank.ops.link_pool.state import PoolState
 from limerank.ops.precision import without_autocast
 from limerank.ops.xor_layer.chunks import AbsorbedChunks, Chunks, LinkSide, ProjectedChunks
 from limerank.ops.xor_layer.weights import XorLayerWeights
 
-CHUNK = 1024  # rows: larger chunks leave the cache, smaller ones pay for more calls
-PART = 2 * CHUNK  # rows that one work of those dealt walks over: the cut depends on the history only, so sums do too
+CHUNK = 512  # rows: larger chunks leave the cache, smaller ones pay for more calls
+PART = 4 * CHUNK  # rows that one work of those dealt walks over at most
 
 
 @torch.no_grad()
@@ -135,11 +135,14 @@ def _walk(
     sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool, deal: Deal
 ) -> Chunks:
     """Read the whole history; a short one here, of a longer one the parts that are dealt."""
-    if len(sources) <= PART:
-        return _walk_part(sources, side, weights, out, absorb)
+    kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
+    chunks = kind(side, weights, need_source=out is not None)
+    size = part_size(len(sources), CHUNK, PART)
+    if len(sources) <= size:
+        return _walk_part(chunks, sources, out)
     works = [
-        partial(_walk_part, sources[part], side, weights, None if out is None else out[part], absorb)
-        for part in (slice(start, start + PART) for start in range(0, len(sources), PART))
+        partial(_walk_part, chunks, sources[part], None if out is None else out[part])
+        for part in (slice(start, start + size) for start in range(0, len(sources), size))
     ]
     first, *others = deal(works)
     first.add([other.state for other in others])
@@ -147,17 +150,16 @@ def _walk(
 
 
 @torch.no_grad()
-def _walk_part(sources: Tensor, side: LinkSide, weights: XorLayerWeights, out: Tensor | None, absorb: bool) -> Chunks:
+def _walk_part(chunks: Chunks, sources: Tensor, out: Tensor | None) -> Chunks:
     """Read some of the history, chunk by chunk, in sums and buffers of its own."""
-    kind: type[Chunks] = AbsorbedChunks if absorb else ProjectedChunks
-    chunks = kind(side, weights, need_source=out is not None, rows=min(CHUNK, len(sources)))
+    part = chunks.begun(min(CHUNK, len(sources)))
     for start in range(0, len(sources), CHUNK):
         rows = sources[start : start + CHUNK]
-        gated = chunks.read(rows)
+        gated = part.read(rows)
         if out is not None:
-            torch.addmm(rows, gated, weights.output_weight.T, out=out[start : start + len(rows)])
+            torch.addmm(rows, gated, part.weights.output_weight.T, out=out[start : start + len(rows)])
         del gated  # before the next chunk allocates: one buffer that stays in cache
-    return chunks
+    return part
 
 
 def _check(sources: Tensor, links: Tensor, weights: XorLayerWeights, out: Tensor | None) -> None:

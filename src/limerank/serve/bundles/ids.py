@@ -11,8 +11,7 @@ do, and be of any length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,103 +20,19 @@ import torch
 from numpy.typing import NDArray
 
 from limerank.data.store.manifest import UNKNOWN_ROW
-from limerank.data.store.ranges import Ranges
 from limerank.errors import DataError
 from limerank.serve.bundles.tensor_file import Layout, TensorFile
+from limerank.serve.bundles.texts import MULTIPLIER, Ints, Rows, Texts
 
-Ints = NDArray[np.int64]
-Rows = Ints | Sequence[int]
-MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
-BYTES_PER_BLOCK = 2**18
+__all__ = ["IdMap", "Ints", "Rows", "Texts", "write_id_map"]
+
 FIRST_ROW = UNKNOWN_ROW + 1
 SAMPLED_IDS = 1000
 SHORT_ID = 64  # characters of an id that is hashed faster by itself
 IDS_PER_BLOCK = 2**18
-REMEMBERED_IDS, REMEMBERED_BYTES = 2**16, 2**23
-"""Of so many ids with so many bytes at most a dictionary is kept once many are asked for. It finds 32,768 of as many in
-a quarter of the time; of several times as many it is hardly faster, for both wait for memory then."""
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts end to end, and where each begins."""
-
-    text: NDArray[np.uint8]
-    offsets: Ints
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Texts:
-        """Texts in memory; what no UTF-8 can hold stays as different from every text that it can."""
-        pieces = [text.encode(errors="surrogatepass") for text in texts]
-        offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)), out=offsets[1:])
-        return cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), offsets)
-
-    @classmethod
-    def of_series(cls, texts: pl.Series) -> Texts:
-        """The same of a column without nulls, much faster."""
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum(texts.str.len_bytes().to_numpy(), out=offsets[1:])
-        return cls(np.frombuffer("".join(texts.str.join("")).encode(), dtype=np.uint8), offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def part(self, first: int, last: int) -> Texts:
-        """Some of the texts, one behind the other."""
-        start, stop = int(self.offsets[first]), int(self.offsets[last])
-        return Texts(self.text[start:stop], self.offsets[first : last + 1] - start)
-
-    def equals(self, other: Texts) -> bool:
-        """Whether these are the other's texts, in its order."""
-        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.text, other.text)
-
-    def at(self, rows: Rows) -> list[str]:
-        """The texts of some rows."""
-        rows = np.asarray(rows, dtype=np.int64)
-        view = self.text.data
-        bounds = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
-        return [str(view[start:end], "utf-8") for start, end in bounds]
-
-    def same(self, rows: Ints, others: Texts, other_rows: Ints) -> NDArray[np.bool_]:
-        """Whether the text of each row is that of the row beside it among others."""
-        equal: NDArray[np.bool_] = self._lengths(rows) == others._lengths(other_rows)
-        mine, theirs = self._bytes(rows[equal]), others._bytes(other_rows[equal])
-        unequal = np.concatenate([[0], np.cumsum(mine.take(self.text) != theirs.take(others.text))])
-        equal[equal] = unequal[mine.offsets[1:]] == unequal[mine.offsets[:-1]]
-        return equal
-
-    def hashes(self) -> Ints:
-        """sum_i (byte_i + 1) MULTIPLIER^i modulo 2^64 of each text: the same on every machine.
-
-        All texts of a block are hashed at once, as differences of one running sum, divided by the power they begin at.
-        """
-        result = np.empty(len(self), dtype=np.uint64)
-        longest = int(np.diff(self.offsets).max(initial=0))
-        powers = _powers(MULTIPLIER, min(len(self.text), max(BYTES_PER_BLOCK, longest)) + 1)
-        inverses = _powers(pow(MULTIPLIER, -1, 2**64), len(powers))
-        for first, last in self._blocks():
-            start, stop = int(self.offsets[first]), int(self.offsets[last])
-            sums = np.zeros(stop - start + 1, dtype=np.uint64)
-            np.cumsum((self.text[start:stop] + np.uint64(1)) * powers[: stop - start], out=sums[1:])
-            bounds = self.offsets[first : last + 1] - start
-            result[first:last] = np.diff(sums[bounds]) * inverses[bounds[:-1]]
-        return result.view(np.int64)
-
-    def _lengths(self, rows: Ints) -> Ints:
-        return self.offsets[rows + 1] - self.offsets[rows]
-
-    def _bytes(self, rows: Ints) -> Ranges:
-        return Ranges(self.offsets[rows], self.offsets[rows + 1])
-
-    def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of texts of at most BYTES_PER_BLOCK bytes together, or of one text that is longer."""
-        first = 0
-        while first < len(self):
-            fitting = int(np.searchsorted(self.offsets, self.offsets[first] + BYTES_PER_BLOCK, side="right")) - 1
-            last = max(first + 1, fitting)
-            yield first, last
-            first = last
+MOST_BITS, STEPS = 22, 8
+"""Of a hash, by which a search begins at the right place, in at most 16 MB; and places that are then looked at one by
+one, before what is not found is searched for among all."""
 
 
 class IdMap:
@@ -132,37 +47,54 @@ class IdMap:
             self._display = Texts(columns.pop("display_text"), columns.pop("display_offsets")) if columns else None
         except KeyError as missing:
             raise DataError(f"holds no {missing}") from None
-        self._remembered: dict[str, int] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def rows_of(self, ids: Sequence[str]) -> Ints:
         """The row of each id, 0 where it is unknown."""
-        if len(self) > REMEMBERED_IDS or len(self.texts.text) > REMEMBERED_BYTES:
-            return self.find(Texts.of(ids))
-        known = self._remembered
-        if known is None:  # two threads may both make it; it is the same
-            rows = range(FIRST_ROW, len(self))
-            known = self._remembered = dict(zip(self.names_of(rows), rows, strict=True))
-        return np.fromiter(map(known.get, ids, repeat(UNKNOWN_ROW)), dtype=np.int64, count=len(ids))
+        return self.find(Texts.of(ids))
 
     def find(self, wanted: Texts) -> Ints:
         """The same for ids that stand end to end."""
         hashes = wanted.hashes()
-        rows = np.full(len(wanted), UNKNOWN_ROW, dtype=np.int64)
-        sought = np.argsort(hashes)  # in order, so that each search begins where the last one ended
-        position = np.empty(len(wanted), dtype=np.int64)
-        position[sought] = np.searchsorted(self._hashes, hashes[sought])
-        while len(sought):  # once, and once more for each id that has the hash of another
-            sought = sought[position[sought] < len(self._hashes)]
-            sought = sought[self._hashes[position[sought]] == hashes[sought]]
-            candidates = self._rows[position[sought]].astype(np.int64)
+        if not len(self._hashes):
+            return np.full(len(wanted), UNKNOWN_ROW, dtype=np.int64)
+        position = self._positions(hashes)
+        same_hash = self._hashes.take(position, mode="clip") == hashes
+        candidates = self._rows.take(position, mode="clip").astype(np.int64)
+        found = same_hash & self.texts.same(candidates, wanted)
+        rows: Ints = np.where(found, candidates, UNKNOWN_ROW)
+        sought = np.flatnonzero(same_hash & ~found)
+        while len(sought):  # ids that have the hash of another, which stands before them
+            position[sought] += 1
+            sought = sought[self._hashes.take(position[sought], mode="clip") == hashes[sought]]
+            candidates = self._rows.take(position[sought], mode="clip").astype(np.int64)
             found = self.texts.same(candidates, wanted, sought)
             rows[sought[found]] = candidates[found]
-            sought = sought[~found]
-            position[sought] += 1
+            sought = sought[~found & (position[sought] < len(self._hashes))]
         return rows
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int32]:
+        """Where the hashes begin that have the same first bits, as many of these as there are about twice the ids."""
+        bits = min(MOST_BITS, max(1, (2 * len(self._hashes)).bit_length()))
+        firsts = np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), dtype=np.int64) << (64 - bits)
+        return np.searchsorted(self._hashes, firsts).astype(np.int32 if len(self) < 2**31 else np.int64)
+
+    def _positions(self, hashes: Ints) -> Ints:
+        """Where each hash stands among all, or would stand: the first that is not less."""
+        bits = (len(self._begins) - 1).bit_length()
+        position: Ints = self._begins[(hashes >> (64 - bits)) + 2 ** (bits - 1)].astype(np.int64)
+        less = np.flatnonzero(self._hashes.take(position, mode="clip") < hashes)
+        for _ in range(STEPS):
+            if not len(less):
+                return position
+            position[less] += 1
+            less = less[self._hashes.take(position[less], mode="clip") < hashes[less]]
+        less = less[np.argsort(hashes[less])]  # in order, so that each search begins where the last one ended
+        position[less] = np.searchsorted(self._hashes, hashes[less])
+        return position
 
     def row_of(self, name: str) -> int:
         """The row of one id, 0 where it is unknown: without the arrays that many need."""
@@ -280,10 +212,3 @@ def _write_texts(file: TensorFile, prefix: str, column: pl.Series) -> Iterator[t
 
 def _bytes_of(texts: pl.Series) -> int:
     return int(texts.str.len_bytes().cast(pl.Int64).sum())
-
-
-def _powers(base: int, count: int) -> NDArray[np.uint64]:
-    """base^0, base^1, ... modulo 2^64."""
-    powers = np.full(count, base, dtype=np.uint64)
-    powers[0] = 1
-    return np.cumprod(powers, out=powers)

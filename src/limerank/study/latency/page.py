@@ -154,11 +154,14 @@ def _growth(page: Page, result: LatencyStudy) -> None:
     if not result.growth:
         return
     page.heading("Growth at the long end")
-    page.paragraph("Time grows like size to this power, by least squares of logarithms over the sizes of the range.")
+    page.paragraph(
+        "Time grows like size to this power, by least squares of logarithms over the sizes of the range. The last "
+        "column is of the last two sizes alone: where it is larger, growth is still getting steeper."
+    )
     found = {(one.model, one.along, one.threads, one.what): one for one in result.growth}
     groups = dict.fromkeys((model, along, threads) for model, along, threads, _ in found)
     page.table(
-        ["ranker", "in", "range", "threads", "user stage", "interaction", "total"],
+        ["ranker", "in", "range", "threads", "user stage", "interaction", "total", "total, last step"],
         [
             [
                 group[0],
@@ -166,10 +169,15 @@ def _growth(page: Page, result: LatencyStudy) -> None:
                 f"{found[*group, 'total'].first:,} to {found[*group, 'total'].last:,}",
                 group[2],
                 *(f"{found[*group, what].exponent:.2f}" for what in WHAT),
+                _or_dash(found[*group, "total"].last_step),
             ]
             for group in groups
         ],
     )
+
+
+def _or_dash(exponent: float | None) -> str:
+    return "-" if exponent is None else f"{exponent:.2f}"
 
 
 def _floors(page: Page, result: LatencyStudy) -> None:

@@ -85,6 +85,7 @@ def growth(rows: Sequence[LatencyRow]) -> list[Growth]:
         own = [row for row in own if LONG_END * size_of(row) >= max(map(size_of, own))]
         if len({size_of(row) for row in own}) < 2:
             continue
+        own.sort(key=size_of)
         sizes = [size_of(row) for row in own]
         measured: dict[Literal["user", "interact", "total"], list[float]] = {
             "user": [row.user_ms for row in own],
@@ -100,6 +101,7 @@ def growth(rows: Sequence[LatencyRow]) -> list[Growth]:
                 first=min(sizes),
                 last=max(sizes),
                 exponent=exponent(sizes, values),
+                last_step=exponent(sizes[-2:], values[-2:]),
             )
             for what, values in measured.items()
         ]

@@ -84,6 +84,8 @@ class Growth(BaseModel):
     first: int
     last: int
     exponent: float
+    last_step: float | None = None
+    """The same between the last two sizes alone: where it is larger, growth is still getting steeper."""
 
 
 class Slower(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ SMALLEST_BLOCK, BLOCK = 64, 8192
 NARROW, MOST_RUNS = 64, 16
 GROUP, SPARSE = 64, 2
 """Candidates whose largest logit is kept; and so many groups per wanted one are worth looking at them first."""
+DENSE = 4 / 3
+"""Rows per candidate up to which all are multiplied in order: to gather a row takes half as long as to multiply it."""
 SIGMOID_ERROR = 32 * UNIT
 """More than a sigmoid in fp32 is off by, relative to its value."""
 SMALLEST_PROBABILITY = 1e-37
@@ -71,13 +73,24 @@ class IntegerScan:
         self.logits = self.groups.view(-1)[: self.count]
         self.groups.view(-1)[self.count :] = -math.inf
         self.tables, self.size = (rows.rows, rows.head_part), block_rows(self.count, rows.hidden)
+        self.runs = self._runs(self.count)
+        # whoever names most rows has all of them multiplied in order, and takes what was asked for
+        self.of_rows = torch.empty(len(rows)) if index is not None and len(rows) <= DENSE * self.count else None
+
+    def _runs(self, count: int) -> list[tuple[int, int]]:
         smallest = max(self.size, BLOCK)
-        run = math.ceil(self.count / MOST_RUNS / smallest) * smallest
-        self.runs = [(start, min(start + run, self.count)) for start in range(0, self.count, run)]
+        run = math.ceil(count / MOST_RUNS / smallest) * smallest
+        return [(start, min(start + run, count)) for start in range(0, count, run)]
 
     def ahead(self, wanted: int, deal: Deal) -> Tensor:
         """Score all; the positions of the `wanted` best."""
-        deal([partial(self._score_run, start, stop) for start, stop in self.runs])
+        if self.of_rows is None or self.index is None:
+            deal([partial(self._score_run, start, stop) for start, stop in self.runs])
+        else:
+            of_rows = self._runs(len(self.of_rows))
+            deal([partial(self._score_rows, start, stop, self.of_rows) for start, stop in of_rows])
+            torch.index_select(self.of_rows, 0, self.index, out=self.logits)
+            torch.amax(self.groups, 1, out=self.maxima)
         if wanted * SPARSE > len(self.groups):
             return self.logits.topk(wanted, sorted=False).indices
         groups = self.maxima.topk(wanted, sorted=False).indices
@@ -108,9 +121,15 @@ class IntegerScan:
         """What an integer logit may be off by, without the constant."""
         if isinstance(items, slice):
             return torch.mv(self.rows.norms[items], self.integer.per_norm)
+        if self.of_rows is not None:
+            return self._bounds_of_rows.index_select(0, items)
         # column by column: of a table that lies in columns index_select would make a copy first
         norms = [column.index_select(0, items) for column in self.rows.norms.unbind(1)]
         return torch.mv(torch.stack(norms, 1), self.integer.per_norm)
+
+    @cached_property
+    def _bounds_of_rows(self) -> Tensor:
+        return torch.mv(self.rows.norms, self.integer.per_norm)
 
     def _not_below(self, highest: Tensor, bar: float) -> Tensor:
         # not `>=`: what is not a number is not excluded
@@ -125,26 +144,36 @@ class IntegerScan:
 
     def _score_run(self, start: int, stop: int) -> None:
         """Score candidates `start` to `stop`."""
-        done = start
         if self.index is None:
-            # views of all blocks at once: cut one by one, they cost as much as a layer
-            done += (stop - start) // self.size * self.size
-            tables = [table[start:done].split(self.size) for table in (*self.tables, self.logits)]
-            for x, p, out in zip(*tables, strict=True):
-                torch.mv(self._activations(x, p), self.weight, out=out)
-        if done < stop:
-            buffers = [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
-        for begin in range(done, stop, self.size):
-            end = min(begin + self.size, stop)
-            for table, buffer in zip(self.tables, buffers, strict=True):
-                if self.index is None:
-                    buffer[: end - begin] = table[begin:end]
-                else:
-                    torch.index_select(table, 0, self.index[begin:end], out=buffer[: end - begin])
-            found = torch.mv(self._activations(*buffers), self.weight)
-            self.logits[begin:end] = found[: end - begin]
+            self._score_rows(start, stop, self.logits)
+        else:
+            self._score_blocks(self.index, start, stop, self.logits)
         own = slice(start // GROUP, math.ceil(stop / GROUP))
         torch.amax(self.groups[own], 1, out=self.maxima[own])
+
+    def _score_rows(self, start: int, stop: int, logits: Tensor) -> None:
+        """The logits of rows `start` to `stop`, as they stand."""
+        # views of all blocks at once: cut one by one, they cost as much as a layer
+        whole = start + (stop - start) // self.size * self.size
+        tables = [table[start:whole].split(self.size) for table in (*self.tables, logits)]
+        for x, p, out in zip(*tables, strict=True):
+            torch.mv(self._activations(x, p), self.weight, out=out)
+        self._score_blocks(None, whole, stop, logits)
+
+    def _score_blocks(self, index: Tensor | None, start: int, stop: int, logits: Tensor) -> None:
+        """The logits of candidates that are copied first: because they are gathered, or too few for a block."""
+        if start >= stop:
+            return
+        buffers = [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
+        for begin in range(start, stop, self.size):
+            end = min(begin + self.size, stop)
+            for table, buffer in zip(self.tables, buffers, strict=True):
+                if index is None:
+                    buffer[: end - begin] = table[begin:end]
+                else:
+                    torch.index_select(table, 0, index[begin:end], out=buffer[: end - begin])
+            found = torch.mv(self._activations(*buffers), self.weight)
+            logits[begin:end] = found[: end - begin]
 
     def _activations(self, x: Tensor, p: Tensor) -> Tensor:
         """What the last layer is given."""

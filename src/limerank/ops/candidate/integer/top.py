@@ -34,6 +34,8 @@ from limerank.ops.dealing import Deal, in_order
 
 QUICK = 1024
 """So many are scored again without looking for a higher bar."""
+RESCORED_BLOCK = 512
+"""Those that are scored again are few, and shared all the same."""
 MOST_RESCORED = 8
 """One candidate in so many may be scored again; more, and fp32 alone is as fast."""
 
@@ -84,7 +86,7 @@ def best_by_integers(
         return ExactTop(best_candidates(store, head, k, task, index, deal=deal), count, True)
 
     def scored(positions: Tensor) -> Tensor:
-        return candidate_probabilities(store, head, chosen(index, positions), deal=deal)
+        return candidate_probabilities(store, head, chosen(index, positions), block=RESCORED_BLOCK, deal=deal)
 
     scan = IntegerScan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
     ahead = scan.ahead(k + k // 2, deal)
@@ -97,7 +99,8 @@ def best_by_integers(
         return ExactTop(best_candidates(store, head, k, task, index, deal=deal), count, True)
     values = scored(left)
     order = values[:, task].argsort(descending=True, stable=True)[:k]
-    return ExactTop(Top(left[order], values[order, task], values[order]), spent + len(left), False)
+    best = values.index_select(0, order)
+    return ExactTop(Top(left.index_select(0, order), best[:, task], best), spent + len(left), False)
 
 
 def integer_logits(
