@@ -22,13 +22,25 @@ from limerank.cli.common import (
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
-    from limerank.serve.histories.store import HistoryStore
+    from collections.abc import Iterable
+
+    from limerank.serve.histories.past import Happened, StoredHistories
 
 app = typer.Typer(
     no_args_is_help=True, help="Events of a store since the export: durable, part of the next ranking, erasable."
 )
 
 UserOption = Annotated[str, typer.Option(help="User id.")]
+HISTORIES = "LIMERANK_SERVE_HISTORIES"
+HistoriesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the events are: a Redis, redis://USER@HOST:PORT/0 or rediss:// for TLS, its password in "
+        "LIMERANK_REDIS_PASSWORD; default: in the store.",
+        envvar=HISTORIES,
+        show_envvar=False,
+    ),
+]
 AT_ONCE = 2000
 NO_CAP = 2**31
 """A service trims its users to the cap it was given; this command knows no cap, and trims nobody."""
@@ -46,6 +58,7 @@ def import_events(
             "Parquet or JSON lines (.jsonl)."
         ),
     ],
+    histories: HistoriesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Store the events of a file, which is checked as a whole first; the same file again changes nothing."""
@@ -57,13 +70,47 @@ def import_events(
     events = list(events_of(read_rows(file), f"--file {file}"))
     for number, event in enumerate(events, 1):
         reader.check_event(event, f"--file {file}, row {number}")
-    facts = {"events": len(events), "accepted": 0, "duplicates": 0, "forgotten": 0}
-    with _histories(store) as histories, progress_for(as_json).bar("events", len(events)) as bar:
-        for start in range(0, len(events), AT_ONCE):
-            added = histories.add(events[start : start + AT_ONCE])
-            for name, count in asdict(added).items():
-                facts[name] += count
-            bar.advance(len(events[start : start + AT_ONCE]))
+    with _opened(store, histories) as stored:
+        facts = _added(stored, events, len(events), as_json)
+    _tell_added(facts, as_json)
+
+
+@app.command(epilog="Example: limerank events copy stores/demo --to redis://127.0.0.1:6379/0")
+def copy(
+    store: StoreArgument,
+    to: Annotated[
+        str, typer.Option(help="Where to copy them: a Redis, redis://USER@HOST:PORT/0, or `store` for the store's own.")
+    ],
+    histories: HistoriesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy all stored events from the store into a Redis, or back; what is there already changes nothing.
+
+    So an interrupted copy is begun again, and events that came meanwhile are brought by a second one. Who was erased
+    stays erased.
+    """
+    if (source := None if histories is None else histories) == (target := None if to == "store" else to):
+        raise UsageError("--to: is where the events come from; name another with --histories or --to")
+    with _opened(store, source) as there, _opened(store, target) as here:
+        for user_id, at in there.erasures():
+            here.erase_digest(user_id, at)
+        facts = _added(here, there.events(), there.counts()["events"], as_json)
+    _tell_added(facts, as_json)
+
+
+def _added(stored: StoredHistories, events: Iterable[Happened], count: int, as_json: bool) -> dict[str, int]:
+    """Store events, some at a time; what became of them."""
+    facts = {"events": 0, "accepted": 0, "duplicates": 0, "forgotten": 0}
+    with progress_for(as_json).bar("events", count) as bar:
+        for some in batched(events, AT_ONCE):
+            for name, number in asdict(stored.add(some)).items():
+                facts[name] += number
+            facts["events"] += len(some)
+            bar.advance(len(some))
+    return facts
+
+
+def _tell_added(facts: dict[str, int], as_json: bool) -> None:
     if as_json:
         emit_json(facts)
         return
