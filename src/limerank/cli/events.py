@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,21 +80,21 @@ def import_events(
 def copy(
     store: StoreArgument,
     to: Annotated[
-        str, typer.Option(help="Where to copy them: a Redis, redis://USER@HOST:PORT/0, or `store` for the store's own.")
+        str, typer.Option(help="The Redis to copy them into: redis://USER@HOST:PORT/0 or rediss:// for TLS.")
     ],
     histories: HistoriesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy all stored events from the store into a Redis, or back; what is there already changes nothing.
+    """Copy all stored events into a Redis, and who was erased; what is there already changes nothing.
 
-    So an interrupted copy is begun again, and events that came meanwhile are brought by a second one. Who was erased
-    stays erased.
+    So a copy that was interrupted is begun again, and events that came meanwhile are brought by a second one.
     """
-    if (source := None if histories is None else histories) == (target := None if to == "store" else to):
-        raise UsageError("--to: is where the events come from; name another with --histories or --to")
-    with _opened(store, source) as there, _opened(store, target) as here:
-        for user_id, at in there.erasures():
-            here.erase_digest(user_id, at)
+    from limerank.serve.bundles.store import BundleStore
+    from limerank.serve.histories.in_redis.store import RedisHistories
+
+    path = BundleStore.open(store).path
+    with _opened(store, histories) as there, RedisHistories(to, store=path, cap=NO_CAP) as here:
+        here.adopt(there.erasures())
         facts = _added(here, there.events(), there.counts()["events"], as_json)
     _tell_added(facts, as_json)
 
@@ -102,7 +103,8 @@ def _added(stored: StoredHistories, events: Iterable[Happened], count: int, as_j
     """Store events, some at a time; what became of them."""
     facts = {"events": 0, "accepted": 0, "duplicates": 0, "forgotten": 0}
     with progress_for(as_json).bar("events", count) as bar:
-        for some in batched(events, AT_ONCE):
+        waiting = iter(events)
+        while some := list(islice(waiting, AT_ONCE)):
             for name, number in asdict(stored.add(some)).items():
                 facts[name] += number
             facts["events"] += len(some)
@@ -127,6 +129,7 @@ def export(
         str | None, typer.Option(help="Only events from this time on: 2026-01-31T12:00:00Z or milliseconds since 1970.")
     ] = None,
     overwrite: OverwriteOption = False,
+    histories: HistoriesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write all stored events to a file, to train on: user_id, item_id, time, ..., a column per feature."""
@@ -137,8 +140,8 @@ def export(
     if out.suffix.lower() not in ENDINGS:
         raise UsageError(f"--out {out}: must end with one of {', '.join(ENDINGS)}")
     first = 0 if since is None else parse_time(since, f"--since {since}")
-    with _histories(store) as histories:
-        table = table_of(histories.events(first))
+    with _opened(store, histories) as stored:
+        table = table_of(stored.events(first))
     with files.full_disk_named(out), files.staged_file(out, overwrite=overwrite) as staging:
         target = staging / out.name
         if out.suffix.lower() == ".parquet":
@@ -158,13 +161,14 @@ def show(
     store: StoreArgument,
     user: UserOption,
     limit: Annotated[int, typer.Option(min=1, help="How many events, the newest first.")] = 20,
+    histories: HistoriesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What is stored of one user since the export, the newest first."""
     from limerank.times import iso_time, time_text
 
-    with _histories(store) as histories:
-        found, past = histories.newest(user, limit), histories.of(user)
+    with _opened(store, histories) as stored:
+        found, past = stored.newest(user, limit), stored.of(user)
     if as_json:
         erased = None if past.erased_at is None else iso_time(past.erased_at)
         events = [{**asdict(one), "time": iso_time(one.time)} for one in found]
@@ -183,7 +187,9 @@ def show(
 
 
 @app.command(epilog="Example: limerank events erase stores/demo --user u42")
-def erase(store: StoreArgument, user: UserOption, as_json: JsonOption = False) -> None:
+def erase(
+    store: StoreArgument, user: UserOption, histories: HistoriesOption = None, as_json: JsonOption = False
+) -> None:
     """Delete a user's stored events and logged rankings, and hide what bundles know of the user up to now.
 
     Also beside a service, whose processes learn of it.
@@ -193,8 +199,8 @@ def erase(store: StoreArgument, user: UserOption, as_json: JsonOption = False) -
     from limerank.serve.hosting.erasure import events_in_bundles, leave_notice
     from limerank.times import iso_time
 
-    with _histories(store) as histories:
-        erased = histories.erase(user)
+    with _opened(store, histories) as stored:
+        erased = stored.erase(user)
     opened = BundleStore.open(store)
     leave_notice(opened, user)
     deleted = {"events": erased.events, "rankings": erase_user(store, user, erased.erased_at)}
@@ -213,13 +219,14 @@ def status(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything, and check that nothing is damaged.")
     ] = False,
+    histories: HistoriesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """How many events of how many users are stored, and the bytes they take."""
-    with _histories(store) as histories:
+    with _opened(store, histories) as stored:
         if verify:
-            histories.verify()
-        counts = histories.counts()
+            stored.verify()
+        counts = stored.counts()
     if as_json:
         emit_json({"store": str(store), **counts, "verified": verify})
         return
@@ -228,20 +235,20 @@ def status(
 
 
 @app.command(epilog="Example: limerank events compact stores/demo")
-def compact(store: StoreArgument, as_json: JsonOption = False) -> None:
-    """Write the file anew without what was deleted; who adds events waits meanwhile."""
-    with _histories(store) as histories:
-        before = histories.counts()["bytes"]
-        histories.compact()
-        after = histories.counts()["bytes"]
+def compact(store: StoreArgument, histories: HistoriesOption = None, as_json: JsonOption = False) -> None:
+    """Write the file anew without what was deleted; who adds events waits meanwhile. A Redis does it by itself."""
+    with _opened(store, histories) as stored:
+        before = stored.counts()["bytes"]
+        stored.compact()
+        after = stored.counts()["bytes"]
     if as_json:
         emit_json({"store": str(store), "bytes_before": before, "bytes": after})
         return
     say(f"{before:,} bytes before, {after:,} now")
 
 
-def _histories(store: Path) -> HistoryStore:
+def _opened(store: Path, histories: str | None) -> StoredHistories:
     from limerank.serve.bundles.store import BundleStore
-    from limerank.serve.histories.store import HistoryStore
+    from limerank.serve.histories.opening import open_histories
 
-    return HistoryStore.open(BundleStore.open(store).path, cap=NO_CAP)
+    return open_histories(BundleStore.open(store).path, histories, cap=NO_CAP)

@@ -103,6 +103,14 @@ class Histories(Protocol):
         """End what runs in the background, when everything that was added is durable."""
 
 
+@dataclass(frozen=True)
+class Erasures:
+    """Who was erased: digests of their ids with a key, and up to when."""
+
+    salt: bytes
+    users: Sequence[tuple[bytes, int]]
+
+
 class StoredHistories(Histories, Protocol):
     """What a service and the commands ask besides."""
 
@@ -123,6 +131,9 @@ class StoredHistories(Histories, Protocol):
 
     def erased_lately(self, held: Callable[[], Iterable[str]]) -> list[str]:
         """Which of the users that somebody holds were erased elsewhere since this was asked last."""
+
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
 
     def forget_remembered(self) -> None:
         """Drop what was read before, for somebody was erased elsewhere."""

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limerank.errors import UsageError
 from limerank.files import AnyPath
 from limerank.serve.checks import checked_id
 from limerank.serve.histories.file import EventFile, Opened, verify
 from limerank.serve.histories.group_commit import GroupCommit
 from limerank.serve.histories.memory import Memory, Remembered, merged_entries
-from limerank.serve.histories.past import NO_PAST, Added, Erased, Happened, Past, StoredHistories, StoredUser
+from limerank.serve.histories.past import NO_PAST, Added, Erased, Erasures, Happened, Past, StoredHistories, StoredUser
 from limerank.serve.histories.records import (
     Prepared,
     UserRow,
@@ -33,7 +32,7 @@ from limerank.serve.histories.records import (
     text_bytes,
 )
 from limerank.serve.histories.upkeep import Upkeep
-from limerank.serve.histories.writing import DAY, Writer, now
+from limerank.serve.histories.writing import Writer, checked_limits, now
 from limerank.serve.sqlite import Identity, transaction
 
 CAP = 4096
@@ -218,6 +217,14 @@ class HistoryStore(StoredHistories):
                 self._memory.drop(digest(opened.salt, name))
         return erased
 
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
+        with self.file.reading() as opened:
+            if opened is None:
+                return None
+            found = opened.connection.execute("SELECT digest, erased_at FROM users WHERE erased_at IS NOT NULL")
+            return Erasures(opened.salt, found.fetchall())
+
     def forget_remembered(self) -> None:
         """Drop what was read before, for another process erased somebody: the next request reads the file."""
         self._memory.forget()
@@ -279,15 +286,6 @@ class HistoryStore(StoredHistories):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def checked_limits(cap: int, retention_days: float | None) -> tuple[int, int | None]:
-    """How many events of a user are kept, and for how many milliseconds."""
-    if cap < 1:
-        raise UsageError(f"cap: must be at least 1 event, but is {cap}")
-    if retention_days is not None and not retention_days > 0:
-        raise UsageError(f"retention_days: must be more than 0, but is {retention_days}")
-    return cap, None if retention_days is None else int(retention_days * DAY)
 
 
 def _stored_user(row: UserRow) -> StoredUser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from limerank.errors import BundleError, ConflictError
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 ATTEMPTS = 3
 
 
-class OtherStoreError(Exception):
+class OtherStoreError(ConflictError):
     """The store that a script was meant for is gone: another stands there, or none."""
 
 
@@ -58,14 +58,33 @@ class OpenedStore:
 
     def run_all(self, script: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
         """What a script answers to several calls about this store."""
-        return _ours(self.server.run_all(script, calls))
+        return self._ours(self.server.run_all(script, calls))
 
     def run_together(self, script: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
         """The same as one transaction."""
-        return _ours(self.server.run_together(script, calls))
+        return self._ours(self.server.run_together(script, calls))
 
-    def _begun(self) -> bytes:
-        begun = self.server.run(scripts.BEGIN, [self.keys.store], [FORMAT, secrets.token_bytes(DIGEST_BYTES)])
+    def look(self, salt: bytes, names: Sequence[bytes]) -> list[tuple[int, int | None] | None]:
+        """How many events rankers read of users, and when they were erased; None: nobody knows the user."""
+        users = [self.keys.of_user(name) for name in names]
+        told = self.run_all(scripts.LOOK, [([self.keys.store, user[0], user[2]], [salt]) for user in users])
+        return [(one[0], int(one[1]) if one[1] else None) if one else None for one in told]
+
+    def _ours(self, answers: list[Any]) -> list[Any]:
+        if None in answers:
+            raise OtherStoreError(f"{self.server.address}: somebody removed the histories just now; try again")
+        return answers
+
+    def begin_with(self, salt: bytes) -> None:
+        """Make the store with a key that another has; one that has a key of its own is refused."""
+        if (self.salt() or self._begun(salt)) != salt:
+            raise ConflictError(
+                f"{self.server.address}, keys {self.keys.prefix}:*: events of somebody else are there already, and who "
+                "was erased could not be told; copy to another prefix: ?prefix=NAME"
+            )
+
+    def _begun(self, salt: bytes | None = None) -> bytes:
+        begun = self.server.run(scripts.BEGIN, [self.keys.store], [FORMAT, salt or secrets.token_bytes(DIGEST_BYTES)])
         self._salt = self._checked(*begun)
         return self._salt
 
@@ -79,12 +98,6 @@ class OpenedStore:
         if salt is None or len(salt) != DIGEST_BYTES:
             raise self.server.damaged(f"{self.keys.store} is not whole")
         return salt
-
-
-def _ours(answers: list[Any]) -> list[Any]:
-    if None in answers:
-        raise OtherStoreError
-    return answers
 
 
 def nonce() -> bytes:

@@ -10,7 +10,7 @@ from limerank.serve.histories.in_redis import scripts
 from limerank.serve.histories.in_redis.layout import entry_of, happened_in, id_of, is_whole, time_of
 from limerank.serve.histories.in_redis.opened import OpenedStore
 from limerank.serve.histories.memory import Memory, Remembered, merged_entries
-from limerank.serve.histories.past import Happened, StoredUser
+from limerank.serve.histories.past import Erasures, Happened, StoredUser
 from limerank.serve.histories.records import digest, text_bytes
 from limerank.serve.histories.store import MOST_REMEMBERED, USERS_AT_ONCE
 
@@ -81,18 +81,9 @@ class Reader:
 
     def stored_users(self, user_ids: Sequence[str]) -> dict[str, StoredUser]:
         """What there is of some users, without reading their events."""
-        keys = self.opened.keys
-
-        def look(salt: bytes) -> list[Any]:
-            users = [keys.of_user(digest(salt, text_bytes(one))) for one in user_ids]
-            return self.opened.run_all(scripts.LOOK, [([keys.store, user[0], user[2]], [salt]) for user in users])
-
-        answers = self.opened.read(look) or []
-        return {
-            user_id: StoredUser(user_id, answer[0], int(answer[1]) if answer[1] else None)
-            for user_id, answer in zip(user_ids, answers, strict=False)
-            if answer
-        }
+        names = [text_bytes(one) for one in user_ids]
+        found = self.opened.read(lambda salt: self.opened.look(salt, [digest(salt, name) for name in names])) or []
+        return {one: StoredUser(one, *facts) for one, facts in zip(user_ids, found, strict=False) if facts is not None}
 
     def events(self, oldest: int) -> Iterator[Happened]:
         """All events from a time on, user by user."""
@@ -138,6 +129,18 @@ class Reader:
 
         (seconds, microseconds), *names = self.opened.server.ask(look)
         return seconds * 1000 + microseconds // 1000, names[0] if names else []
+
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased."""
+        erased = self.opened.keys.shared[4]
+
+        def look(salt: bytes) -> Erasures:
+            names = self.opened.server.ask(lambda client: client.zrange(erased, 0, -1))
+            pairs = zip(names, self.opened.look(salt, names), strict=True)
+            erased_at = {name: one[1] for name, one in pairs if one is not None}
+            return Erasures(salt, [(name, at) for name, at in erased_at.items() if at is not None])
+
+        return self.opened.read(look)
 
     def _ids(self, first: bytes, last: bytes, limit: int) -> list[bytes]:
         users = self.opened.keys.shared[2]

@@ -7,13 +7,10 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from limerank.errors import BundleError, LimerankError, StorageFullError, UnavailableError, require_extra
 from limerank.serve.histories.in_redis.address import PASSWORD, RedisAddress
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 Answer = TypeVar("Answer")
 Call = tuple[Sequence[str], Sequence[Any]]
@@ -58,7 +55,7 @@ class RedisServer:
                 "ssl_certfile": address.certificate,
                 "ssl_keyfile": address.key,
             }
-        self.client: Redis = Redis(
+        self.client: Any = Redis(
             host=address.host,
             port=address.port,
             db=address.database,
@@ -87,7 +84,7 @@ class RedisServer:
                 raise UnavailableError(f"{self.address}: is Redis {version}; 6.2 or newer, or Valkey, is needed")
         self._warn_if_lossy()
 
-    def ask(self, question: Callable[[Redis], Answer]) -> Answer:
+    def ask(self, question: Callable[[Any], Answer]) -> Answer:
         """Ask something; once more at once, if a connection that was idle turns out to be broken."""
         try:
             with self.explained():
@@ -123,7 +120,7 @@ class RedisServer:
             )
         return done
 
-    def _sent(self, client: Redis, script: str, calls: Sequence[Call], *around: tuple[Any, ...]) -> list[Any]:
+    def _sent(self, client: Any, script: str, calls: Sequence[Call], *around: tuple[Any, ...]) -> list[Any]:
         """Send calls of a script, between a command and others; if the server does not know the script, once more.
 
         A server forgets scripts when it restarts. It knows it for all calls of a transaction or for none.
@@ -166,9 +163,7 @@ class RedisServer:
                 f"and set {PASSWORD}"
             )
         if isinstance(error, redis.NoPermissionError) or said.startswith("NOPERM"):
-            return UnavailableError(
-                f"{self.address}: the user may not do this ({said}); allow it, or be another"
-            )
+            return UnavailableError(f"{self.address}: the user may not do this ({said}); allow it, or be another")
         later = (redis.BusyLoadingError, redis.ReadOnlyError, redis.TimeoutError)
         if isinstance(error, later) or said.startswith(AWAY):
             return AwayError(f"{self.address}: cannot answer now ({said}); try again")

@@ -23,11 +23,11 @@ from limerank.serve.histories.in_redis.opened import OpenedStore
 from limerank.serve.histories.in_redis.reading import Reader
 from limerank.serve.histories.in_redis.server import RedisServer
 from limerank.serve.histories.in_redis.writing import Writer, compact
-from limerank.serve.histories.past import NO_PAST, Added, Erased, Happened, Past, StoredHistories, StoredUser
+from limerank.serve.histories.past import NO_PAST, Added, Erased, Erasures, Happened, Past, StoredHistories, StoredUser
 from limerank.serve.histories.records import digest, prepared, text_bytes
-from limerank.serve.histories.store import CAP, checked_limits
+from limerank.serve.histories.store import CAP
 from limerank.serve.histories.upkeep import Upkeep
-from limerank.serve.histories.writing import now
+from limerank.serve.histories.writing import checked_limits, now
 
 _open_stores: weakref.WeakSet[RedisHistories] = weakref.WeakSet()
 
@@ -123,6 +123,16 @@ class RedisHistories(StoredHistories):
         self.forget_remembered()
         names = set(erased)
         return [user for user in held() if digest(salt, text_bytes(user)) in names]
+
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
+        return self._reader.erasures()
+
+    def adopt(self, erasures: Erasures | None) -> None:
+        """Take over who was erased in another store, whose digests are made with the same key from then on."""
+        if erasures is not None:
+            patiently(self.address, lambda: self._writer.adopt(erasures))
+            self.forget_remembered()
 
     def forget_remembered(self) -> None:
         """Drop what was read before: the next request reads Redis."""

@@ -11,13 +11,13 @@ from limerank.serve.histories.in_redis import scripts
 from limerank.serve.histories.in_redis.layout import record_of
 from limerank.serve.histories.in_redis.opened import OpenedStore, nonce
 from limerank.serve.histories.in_redis.server import RedisServer
-from limerank.serve.histories.past import Added, Erased
+from limerank.serve.histories.past import Added, Erased, Erasures
 from limerank.serve.histories.records import Prepared, digest
 from limerank.serve.histories.writing import CAP_SLACK, EXPIRED_AT_ONCE
 
 EVENTS_AT_ONCE = 1000
 """Events that one script stores: Redis does nothing else meanwhile."""
-USERS_EXPIRED_AT_ONCE = 64
+USERS_EXPIRED_AT_ONCE = USERS_ERASED_AT_ONCE = 64
 COMPACTING = 600.0
 """Seconds that Redis may take to write its files anew."""
 
@@ -62,14 +62,24 @@ class Writer:
 
     def erase(self, user_id: bytes, at: int) -> Erased:
         """Delete all of a user up to a time."""
-
-        def erase(salt: bytes) -> list[Any]:
-            name = digest(salt, user_id)
-            keys = [*self.opened.keys.shared, *self.opened.keys.of_user(name)]
-            return self.opened.run_together(scripts.ERASE, [(keys, [salt, nonce(), name, at])])
-
-        ((erased_at, events),) = self.opened.written(erase)
+        ((erased_at, events),) = self.opened.written(lambda salt: self._erase(salt, [(digest(salt, user_id), at)]))
         return Erased(int(erased_at), events)
+
+    def adopt(self, erasures: Erasures) -> None:
+        """Erase whom another store has erased, unless that is known here."""
+        self.opened.begin_with(erasures.salt)
+        for first in range(0, len(erasures.users), USERS_ERASED_AT_ONCE):
+            some = erasures.users[first : first + USERS_ERASED_AT_ONCE]
+            told = self.opened.look(erasures.salt, [name for name, _ in some])
+            pairs = zip(some, told, strict=True)
+            new = [one for one, known in pairs if known is None or known[1] is None or known[1] < one[1]]
+            if new:
+                self._erase(erasures.salt, new)
+
+    def _erase(self, salt: bytes, users: Sequence[tuple[bytes, int]]) -> list[Any]:
+        keys = self.opened.keys
+        calls = [([*keys.shared, *keys.of_user(name)], [salt, nonce(), name, at]) for name, at in users]
+        return self.opened.run_together(scripts.ERASE, calls)
 
     def expire(self, oldest: int) -> int:
         """Delete some of the events before a time; how many, at least 1 if there may be more."""
