@@ -9,7 +9,6 @@ from pathlib import Path
 from limerank import files
 from limerank.errors import BundleError, UnavailableError, UsageError
 from limerank.files import AnyPath
-from limerank.serve.bundles.store import BundleStore
 from limerank.serve.histories.in_redis.address import RedisAddress
 
 FILE = "store.json"
@@ -29,6 +28,8 @@ def prefix_of(address: RedisAddress, store: AnyPath | None) -> str:
 
 def store_id(store: Path) -> str:
     """The id of a store; one that has none is given one."""
+    from limerank.serve.bundles.store import BundleStore  # which loads torch
+
     path = store / FILE
     try:
         if not path.exists():

@@ -159,8 +159,11 @@ class Reader:
             calls = [([keys.store, *keys.of_user(name), keys.shared[1]], told) for name in names]
             return self.opened.run_all(scripts.OF_USER, calls)
 
-        found = []
-        for user_id, name, answer in zip(user_ids, names, self.opened.read(ask) or [], strict=True):
+        found: list[list[Happened]] = []
+        answers = self.opened.read(ask)
+        if answers is None:
+            return found
+        for user_id, name, answer in zip(user_ids, names, answers, strict=True):
             records, sequences, *flat = answer
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             if records != sequences or not all(one is not None and is_whole(one, name) for _, one in pairs):
