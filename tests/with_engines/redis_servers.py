@@ -1,4 +1,4 @@
-"""A real redis-server of one's own: a free port of this machine, a folder, an append-only file that is always synced."""
+"""A real redis-server of one's own: a port of this machine, a folder, an append-only file that is always synced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,14 @@ class OwnRedis:
 
     def start(self) -> None:
         """Returns when it takes connections; it may still be loading."""
-        plain = ("--rdbcompression", "no", "--aof-use-rdb-preamble", "no", "--daemonize", "no")  # bytes can be looked for
+        plain = (
+            "--rdbcompression",
+            "no",
+            "--aof-use-rdb-preamble",
+            "no",
+            "--daemonize",
+            "no",
+        )  # bytes can be looked for
         log = (self.folder / "log").open("ab")
         self.process = subprocess.Popen([self.program, *self.options, *plain], stdout=log, stderr=log)
         log.close()

@@ -69,6 +69,9 @@ class RedisAddress:
         tls = parts.scheme == "rediss"
         if not tls and (given := [name for name in ("ca", "certificate", "key") if name in named]):
             raise UsageError(f"{without_password(url)}: '{given[0]}' is for TLS; write rediss:// for that")
+        for name in ("ca", "certificate", "key"):
+            if name in named and not Path(named[name]).is_file():
+                raise UsageError(f"{without_password(url)}: {name}={named[name]}: no such file")
         database = parts.path.strip("/")
         if database and not database.isdecimal():
             raise UsageError(f"{without_password(url)}: '{database}' is no number of a database")
@@ -121,7 +124,10 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         parts = SplitResult("", "", "", "", "")
     if parts.scheme not in SCHEMES:
-        raise UsageError("histories: must be an address such as redis://127.0.0.1:6379/0, or rediss:// for TLS")
+        raise UsageError(
+            "histories: must be an address such as redis://127.0.0.1:6379/0, or rediss:// for TLS, and / and @ of "
+            "a password written as %2F and %40"
+        )
     return parts
 
 

@@ -60,9 +60,9 @@ class OpenedStore:
         """What a script answers to several calls about this store."""
         return self._ours(self.server.run_all(script, calls))
 
-    def run_together(self, script: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
-        """The same as one transaction."""
-        return self._ours(self.server.run_together(script, calls))
+    def run_together(self, script: str, calls: list[tuple[list[str], list[Any]]], *, atomic: bool = True) -> list[Any]:
+        """The same for what changes something, as one transaction if it is `atomic`."""
+        return self._ours(self.server.run_together(script, calls, atomic=atomic))
 
     def look(self, salt: bytes, names: Sequence[bytes]) -> list[tuple[int, int | None] | None]:
         """How many events rankers read of users, and when they were erased; None: nobody knows the user."""

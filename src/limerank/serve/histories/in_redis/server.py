@@ -102,26 +102,34 @@ class RedisServer:
         """What a script answers to several calls, in one round trip."""
         return self.ask(lambda client: self._sent(client, script, calls)) if calls else []
 
-    def run_together(self, script: str, calls: Sequence[Call]) -> list[Any]:
-        """The same as one transaction, not asked again: whoever writes has a queue for that.
+    def run_together(self, script: str, calls: Sequence[Call], *, atomic: bool = True) -> list[Any]:
+        """The same for what changes something, as one transaction if it is `atomic`; not asked again.
 
         Nothing is acknowledged before as many replicas have it as the address says.
         """
         replicas = self.address.replicas
         after = [("WAIT", replicas, int(self.address.timeout * 500))] if replicas else []
+        # one script is a transaction by itself, and a server whose memory is full refuses all others, also to delete
+        around = [("MULTI",), ("EXEC",)] if atomic and len(calls) > 1 else []
         with self.explained():
-            answers = self._sent(self.client, script, calls, ("MULTI",), ("EXEC",), *after)
-        done: list[Any] = answers[len(calls) + 1]
-        confirmed = answers[-1] if replicas else 0
-        if confirmed < replicas:
+            answers = self._sent(self.client, script, calls, around[:1], [*around[1:], *after])
+        if replicas and (confirmed := answers[-1]) < replicas:
             raise AwayError(
                 f"{self.address}: only {confirmed} of {replicas} replicas confirmed in time; look after them, or add "
                 "the events again later: what is there already changes nothing"
             )
+        done: list[Any] = answers[len(calls) + 1] if around else answers[: len(calls)]
         return done
 
-    def _sent(self, client: Any, script: str, calls: Sequence[Call], *around: tuple[Any, ...]) -> list[Any]:
-        """Send calls of a script, between a command and others; if the server does not know the script, once more.
+    def _sent(
+        self,
+        client: Any,
+        script: str,
+        calls: Sequence[Call],
+        before: Sequence[tuple[Any, ...]] = (),
+        after: Sequence[tuple[Any, ...]] = (),
+    ) -> list[Any]:
+        """Send calls of a script, between other commands; if the server does not know the script, once more.
 
         A server forgets scripts when it restarts. It knows it for all calls of a transaction or for none.
         """
@@ -131,7 +139,7 @@ class RedisServer:
         commands = [("EVALSHA", name, len(keys), *keys, *arguments) for keys, arguments in calls]
         for attempt in range(2):
             with client.pipeline(transaction=False) as pipeline:
-                for command in [*around[:1], *commands, *around[1:]]:
+                for command in [*before, *commands, *after]:
                     pipeline.execute_command(*command)
                 answers = list(pipeline.execute(raise_on_error=False))  # which would put what was sent into errors
             inside = [one for answer in answers for one in (answer if isinstance(answer, list) else ())]

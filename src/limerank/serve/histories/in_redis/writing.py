@@ -79,7 +79,7 @@ class Writer:
     def _erase(self, salt: bytes, users: Sequence[tuple[bytes, int]]) -> list[Any]:
         keys = self.opened.keys
         calls = [([*keys.shared, *keys.of_user(name)], [salt, nonce(), name, at]) for name, at in users]
-        return self.opened.run_together(scripts.ERASE, calls)
+        return self.opened.run_together(scripts.ERASE, calls, atomic=False)
 
     def expire(self, oldest: int) -> int:
         """Delete some of the events before a time; how many, at least 1 if there may be more."""
@@ -96,7 +96,7 @@ class Writer:
                 )
                 for name in users
             ]
-            return self.opened.run_together(scripts.EXPIRE, calls)
+            return self.opened.run_together(scripts.EXPIRE, calls, atomic=False)
 
         # a user's bound may lie before the oldest event, for others were trimmed: then nothing goes but the bound
         return max(sum(self.opened.written(expire)), 1) if users else 0
