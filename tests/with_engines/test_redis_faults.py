@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_killed_under_load_nothing_acknowledged_is_lost_and_nothing_is_there_twi
             time.sleep(0.005)
         end.set()
 
-    run_together([kill_again_and_again, *(lambda thread=thread: work(thread) for thread in range(4))])  # type: ignore[misc]
+    run_together([kill_again_and_again, *(partial(work, thread) for thread in range(4))])
     found = Counter(one.event_id for one in histories.events())
     assert refused == 0  # all waited, and were stored when the server was back
     assert len(acknowledged) >= 300

@@ -72,8 +72,8 @@ def test_two_services_on_one_redis(shop: Path, server: OwnRedis, tmp_path: Path)
         assert after == ranked(one, "u1") != before
         assert two.http.get("/v1/info").json()["events"]["events"] == 8
         assert bundle["bundle"] == other.current_id
-        shown = two.http.get("/v1/users/u1/events").json()
-        assert [one["item_id"] for one in shown["events"]][:8] == [f"i{number}" for number in range(7, -1, -1)]
+        shown = two.http.get("/v1/users/u1").json()
+        assert [event["item_id"] for event in shown["history"]][:8] == [f"i{number}" for number in range(7, -1, -1)]
         assert "u1" in other.states.user_ids()  # type: ignore[union-attr]
         assert one.http.delete("/v1/users/u1").json()["deleted"]["events"] == 8
         stranger = ranked(two, "a stranger")
