@@ -195,21 +195,21 @@ class RedisServer:
 
     def _warn_if_lossy(self) -> None:
         """Where somebody may ask: an append-only file that is synced, and nothing that is evicted."""
-        settings = self._settings("append*") | self._settings("maxmemory*")
-        if not settings or str(self.address) in _warned:
+        directives = self._directives("append*") | self._directives("maxmemory*")
+        if not directives or str(self.address) in _warned:
             return
         reasons = []
-        if settings.get("appendonly") != "yes":
+        if directives.get("appendonly") != "yes":
             reasons.append("it writes no append-only file (appendonly yes)")
-        elif settings.get("appendfsync") != "always":
-            reasons.append(f"its file is synced {settings.get('appendfsync')} (appendfsync always)")
-        if str(settings.get("maxmemory-policy", "")).startswith("allkeys") and settings.get("maxmemory") != "0":
+        elif directives.get("appendfsync") != "always":
+            reasons.append(f"its file is synced {directives.get('appendfsync')} (appendfsync always)")
+        if str(directives.get("maxmemory-policy", "")).startswith("allkeys") and directives.get("maxmemory") != "0":
             reasons.append("it evicts keys when its memory is full (maxmemory-policy noeviction)")
         if reasons:
             _warned.add(str(self.address))
             logger.warning("%s: may lose events that were acknowledged: %s", self.address, "; ".join(reasons))
 
-    def _settings(self, pattern: str) -> dict[str, str]:
+    def _directives(self, pattern: str) -> dict[str, str]:
         return self.ask(lambda client: _allowed(lambda: client.config_get(pattern))) or {}
 
 

@@ -109,8 +109,8 @@ class RedisHistories(StoredHistories):
         What remains is a keyed digest of the id and the time. The append-only file and snapshots of Redis hold what was
         deleted until it writes them anew; `compact` asks for that.
         """
-        name, when = text_bytes(checked_id(user_id, "user_id")), now() if at is None else at
-        erased = patiently(self.address, lambda: self._writer.erase(name, when))
+        name, until = text_bytes(checked_id(user_id, "user_id")), now() if at is None else at
+        erased = patiently(self.address, lambda: self._writer.erase(name, until))
         self.forget_remembered()
         return erased
 
