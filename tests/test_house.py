@@ -55,6 +55,7 @@ OPTIONAL_ENGINES = {
     "triton",
     "faiss",
     "ray",
+    "redis",
     "valkey",
     "torchrec",
     "onnxruntime",

@@ -51,6 +51,7 @@ from .serve.bundles.store import BundleStore as BundleStore
 from .serve.deadline import Deadline as Deadline
 from .serve.engine import Engine as Engine
 from .serve.explanation.explain import explain as explain
+from .serve.histories.in_redis.store import RedisHistories as RedisHistories
 from .serve.histories.past import Happened as Happened
 from .serve.histories.past import LeftOut as LeftOut
 from .serve.overlay.items import Item as Item

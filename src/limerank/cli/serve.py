@@ -26,6 +26,10 @@ def serve(ctx: typer.Context, store: Path, print_config: bool, as_json: bool, **
     """Answer requests over HTTP with a store's active bundle, until Ctrl-C or SIGTERM."""
     from limerank.service.options import ENVIRONMENT_PREFIX, ServiceOptions
 
+    if given["histories"] is not None:
+        from limerank.serve.histories.in_redis.address import password_moved
+
+        given["histories"] = password_moved(given["histories"])  # out of what is printed and handed to processes
     options = ServiceOptions(**given)
     if print_config:
         sources = {name: SOURCES.get(getattr(ctx.get_parameter_source(name), "name", ""), "default") for name in given}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,8 @@ from limerank.serve.catalog import Catalog, ItemStatus
 from limerank.serve.checks import checked_id, checked_ids
 from limerank.serve.deadline import Deadline, RequestRecord
 from limerank.serve.histories.of_request import RequestHistory
-from limerank.serve.histories.past import Added, Erased, Happened, Histories, LeftOut
+from limerank.serve.histories.opening import open_histories
+from limerank.serve.histories.past import Added, Erased, Happened, Histories, LeftOut, StoredHistories
 from limerank.serve.histories.store import HistoryStore
 from limerank.serve.histories.writing import now as clock
 from limerank.serve.overlay.items import Item
@@ -38,7 +39,9 @@ from limerank.serve.workers import Workers, in_a_worker
 
 STATES_BYTES = 2**28
 """What an engine keeps of users between requests, unless it is told otherwise."""
-AnyHistories = Histories | Literal["of the store"] | None
+OF_THE_STORE = "of the store"
+AnyHistories = Histories | str | None
+"""Histories, the address of a Redis, `OF_THE_STORE`, or None for none."""
 
 
 class Engine:
@@ -57,15 +60,15 @@ class Engine:
         states: int | UserStates = STATES_BYTES,
         stale_budget: float | None = None,
         workers: Workers | None = None,
-        histories: AnyHistories = "of the store",
+        histories: AnyHistories = OF_THE_STORE,
     ) -> None:
         self.workers = Workers(threads) if workers is None else workers
         self._own_workers = workers is None
         self.bundle = bundle
         self.ranker = bundle.ranker
         self.states = (UserStates(states) if states else None) if isinstance(states, int) else states
-        self._own_histories = histories == "of the store"
-        self.histories = _histories_of(bundle) if isinstance(histories, str) else histories
+        self._own_histories = isinstance(histories, str)
+        self.histories = _histories_of(bundle, histories) if isinstance(histories, str) else histories
         self.requests = RequestReader(bundle)
         self.retrievers = Retrievers(bundle)
         self.live_catalog = LiveCatalog(bundle)
@@ -82,7 +85,7 @@ class Engine:
         states: int | UserStates = STATES_BYTES,
         stale_budget: float | None = None,
         workers: Workers | None = None,
-        histories: AnyHistories = "of the store",
+        histories: AnyHistories = OF_THE_STORE,
     ) -> Engine:
         """An engine on a store's active bundle, or on the one named; the bundle is verified.
 
@@ -90,7 +93,7 @@ class Engine:
         be kept of users between requests (0: nothing), or states that several engines have in common, as they may have
         `workers`, which an engine that was given them does not close. With a `stale_budget` kept states of LIME-XOR may
         be approximate, by default never (docs/explanation/user-states.md). `histories` is where events since the export
-        come from: the store's own, others, or None for the bundle's alone.
+        come from: the store's own, a Redis (its address, redis://HOST:PORT/0), others, or None for the bundle's alone.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         return cls(
@@ -384,7 +387,9 @@ class Engine:
         return 0 if task is None else tasks.index(task)
 
 
-def _histories_of(bundle: Bundle) -> HistoryStore | None:
-    """The events of the store that a bundle lies in, if it does."""
+def _histories_of(bundle: Bundle, where: str) -> StoredHistories | None:
+    """The events of the store that a bundle lies in, if it does, or those that an address names."""
     store = store_of(bundle)
-    return None if store is None else HistoryStore.open(store)
+    if where == OF_THE_STORE:
+        return None if store is None else HistoryStore.open(store)
+    return open_histories(store, where)

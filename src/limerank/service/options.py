@@ -51,6 +51,11 @@ class ServiceOptions:
     retention_days: float | None = _option(
         None, "Stored events older than that are deleted; default: kept up to the cap.", 0
     )
+    histories: str | None = _option(
+        None,
+        "Where stored events are: a Redis, redis://USER@HOST:PORT/0 or rediss:// for TLS, its password in "
+        "LIMERANK_REDIS_PASSWORD; default: in the store.",
+    )
 
     def __post_init__(self) -> None:
         for one in fields(self):

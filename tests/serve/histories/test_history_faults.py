@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import shutil
-import signal
 import subprocess
-import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,38 +48,6 @@ for cycle in sys.stdin:
 
 def event(number: int, user: str = "u") -> Happened:
     return Happened(user, f"i{number}", NOW + number, event_id=f"e{number}")
-
-
-def test_killed_25_times_no_acknowledged_event_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
-    """Real processes, several threads each, SIGKILL at random: what was acknowledged is there, once (F1)."""
-    chance, acknowledged = random.Random(6), set[str]()
-    command = [sys.executable, "-c", ADDER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as adders:
-        assert adders.stdin is not None
-        assert adders.stdout is not None
-        for cycle in range(CYCLES):
-            adders.stdin.write(f"{cycle}\n")
-            adders.stdin.flush()
-            least, process, word = chance.randint(1, 12), 0, ""
-            while word != "ended":
-                word, *told = adders.stdout.readline().split()
-                process = int(told[0]) if word == "process" else process
-                acknowledged.update(told if word == "added" else ())
-                least -= word == "added"
-                if process and least == 0:
-                    threading.Event().wait(chance.random() * 0.02)
-                    os.kill(process, signal.SIGKILL)
-                    least = -1_000_000
-            with HistoryStore.open(tmp_path) as histories:
-                found = Counter(one.event_id for one in histories.events())
-                assert acknowledged <= set(found)
-                assert set(found.values()) == {1}
-                whole = Counter((name or "").rpartition("-")[0] for name in found)
-                assert set(whole.values()) == {3}  # of a call all or nothing
-                assert histories.verify() == len(found)
-        adders.stdin.close()
-    again = [Happened("whoever", "i1", NOW, event_id=name) for name in acknowledged]
-    assert HistoryStore.open(tmp_path).add(again).duplicates == len(again) >= 3 * CYCLES
 
 
 def test_a_full_disk_refuses_events_and_nothing_else(store: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sqlite3
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 
 from limerank.api.dataset import Dataset
-from limerank.errors import BundleError, LimerankError, UnavailableError, UsageError
+from limerank.errors import BundleError, LimerankError, UnavailableError
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.histories.file import FILE, FOLDER
 from limerank.serve.histories.merging import Merger, events_held
@@ -34,49 +33,6 @@ LONGEST_WAIT = 10.0
 
 def event(number: int, user: str = "u") -> Happened:
     return Happened(user, f"i{number}", NOW + number)
-
-
-def test_forked_while_others_write(tmp_path: Path) -> None:
-    """Whatever other threads are at when a process forks, the child's threads add and read at once."""
-    histories, end = HistoryStore.open(tmp_path), threading.Event()
-
-    def keep_writing(user: str) -> None:
-        number = 0
-        while not end.is_set():
-            histories.add([event(number := number + 1, user)])
-            histories.of(user)
-
-    def in_child(user: str, done: list[str]) -> None:
-        histories.add([event(1, user)])
-        histories.add([event(2, user)])
-        done += [user] * (len(histories.of(user).events) == 2)
-
-    writers = [threading.Thread(target=keep_writing, args=(f"t{number}",)) for number in range(4)]
-    for writer in writers:
-        writer.start()
-    failed = 0
-    for number in range(6):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if not child:
-            faulthandler.dump_traceback_later(LONGEST_WAIT / 2, file=2)  # says where it hangs
-            done: list[str] = []
-            for thread in (
-                works := [
-                    threading.Thread(target=in_child, args=(f"c{number}-{one}", done), daemon=True) for one in range(4)
-                ]
-            ):
-                thread.start()
-            for thread in works:
-                thread.join(LONGEST_WAIT)
-            os._exit(len(done) != len(works))
-        failed += os.waitpid(child, 0)[1] != 0
-    end.set()
-    for writer in writers:
-        writer.join()
-    assert not failed
-    histories.verify()
 
 
 def test_forked_while_others_read(tmp_path: Path) -> None:
@@ -148,16 +104,6 @@ def test_what_the_system_refuses_is_explained(tmp_path: Path) -> None:
     for ask in (lambda: histories.of("u"), lambda: histories.add([event(2)]), lambda: HistoryStore.open(tmp_path)):
         with pytest.raises(LimerankError):
             ask()
-
-
-def test_values_no_number_can_hold_are_refused(tmp_path: Path) -> None:
-    deep: list[object] = []
-    for _ in range(10_000):
-        deep = [deep]
-    histories = HistoryStore.open(tmp_path)
-    for wrong in ({"value": 10**400}, {"features": {"x": deep}}):
-        with pytest.raises(UsageError, match=r"events\[0\]"):
-            histories.add([Happened("u", "i", NOW, **wrong)])
 
 
 def test_histories_that_are_held_do_not_outgrow_their_bound(dataset: Dataset, store: Path) -> None:

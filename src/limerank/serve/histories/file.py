@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from limerank.errors import BundleError
-from limerank.serve.histories.records import DIGEST_BYTES, UserRow
+from limerank.serve.histories.records import DIGEST_BYTES, UserRow, digest, is_whole
 from limerank.serve.sqlite import Identity, SqliteFile, close
 
 FOLDER, FILE = "histories", "events.sqlite"
@@ -129,6 +129,33 @@ class EventFile:
             raise BundleError(f"{self.path}: is not a whole file of format '{FORMAT}'; {FIX}")
         salt: bytes = rows[0][1]
         return salt
+
+
+def verify(file: EventFile, opened: Opened) -> int:
+    """Read the whole file once, and raise if anything is damaged or lost; how many events there are."""
+    connection = opened.connection
+    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if said != "ok":
+        raise file.damaged(f"a page ({' '.join(said.split())})")
+    counts: dict[int, list[int]] = {}
+    highest = 0
+    for row in connection.execute("SELECT * FROM events"):
+        if not is_whole(row):
+            raise file.damaged("an event's record")
+        counts.setdefault(row[0], [0, 0])[row[1]] += 1
+        highest = max(highest, row[2])
+    total = number = 0
+    for values in connection.execute("SELECT * FROM users"):
+        user = file.checked_user(values)
+        others, read = counts.pop(user.number, [0, 0])
+        named = user.user_id is None or digest(opened.salt, user.user_id) == user.digest
+        if (user.others, user.read) != (others, read) or not named:
+            raise file.damaged("an event's record")
+        total, number = total + others + read, max(number, user.number)
+    users, sequence = connection.execute("SELECT users, sequence FROM state").fetchone()
+    if counts or users < number or sequence < highest:
+        raise file.damaged("a user's record")
+    return total
 
 
 def dispose(opened: Opened) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from operator import itemgetter
 from threading import Lock
+from typing import Generic, TypeVar
 
 from limerank.serve.histories.past import Event, Past
-from limerank.serve.histories.records import UserRow
-from limerank.serve.sqlite import Identity
 
 Entry = tuple[int, int, Event]
 """time, sequence, and what happened: in order as they are."""
 EVENT_OF = itemgetter(2)
+IN_ORDER = itemgetter(0, 1)
 USER_WEIGHT = 4
 """What a user takes besides events, in events."""
 _versions = count(1)
@@ -24,13 +24,10 @@ _versions = count(1)
 
 @dataclass
 class Remembered:
-    """A user's events as one transaction had them."""
+    """A user's events as one transaction had them; stores add by what they tell whether that still holds."""
 
-    identity: Identity
-    row: UserRow
     entries: Sequence[Entry]
-    newest: int
-    """The highest sequence that was read."""
+    erased_at: int | None
     past: Past = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,20 +44,23 @@ class Remembered:
         return self.past
 
     def _past(self, cut: int) -> Past:
-        # a version names one content in this process, also when the file is replaced by an older copy
-        return Past(tuple(map(EVENT_OF, self.entries[cut:])), next(_versions), self.row.erased_at)
+        # a version names one content in this process, also when a store is replaced by an older copy
+        return Past(tuple(map(EVENT_OF, self.entries[cut:])), next(_versions), self.erased_at)
 
 
-class Memory:
+One = TypeVar("One", bound=Remembered)
+
+
+class Memory(Generic[One]):
     """Users that were read, by digest; safe from many threads."""
 
     def __init__(self, most_events: int) -> None:
         self.most_events = most_events
-        self._users: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._users: OrderedDict[bytes, One] = OrderedDict()
         self._weight = 0
         self._lock = Lock()
 
-    def get(self, digest: bytes) -> Remembered | None:
+    def get(self, digest: bytes) -> One | None:
         """What was read of a user last."""
         with self._lock:
             found = self._users.get(digest)
@@ -68,7 +68,7 @@ class Memory:
                 self._users.move_to_end(digest)
             return found
 
-    def put(self, digest: bytes, read: Remembered) -> None:
+    def put(self, digest: bytes, read: One) -> None:
         """Remember what was read; forget others, or at last itself, until all fit."""
         with self._lock:
             self._drop(digest)
@@ -92,6 +92,16 @@ class Memory:
         found = self._users.pop(digest, None)
         if found is not None:
             self._weight -= _weight(found)
+
+
+def merged_entries(before: Sequence[Entry], new: list[Entry]) -> list[Entry]:
+    """What was read before, and what is new since, in order."""
+    new.sort(key=IN_ORDER)
+    late = bool(new) and bool(before) and IN_ORDER(new[0]) < IN_ORDER(before[-1])
+    entries = [*before, *new]
+    if late:
+        entries.sort(key=IN_ORDER)
+    return entries
 
 
 def _weight(read: Remembered) -> int:

@@ -1,10 +1,10 @@
-"""What a history store and an engine say to each other; SQLite is one store, others may come."""
+"""What a history store and an engine say to each other; SQLite and Redis are two stores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 
 @dataclass(frozen=True)
@@ -101,3 +101,59 @@ class Histories(Protocol):
 
     def close(self) -> None:
         """End what runs in the background, when everything that was added is durable."""
+
+
+@dataclass(frozen=True)
+class Erasures:
+    """Who was erased: digests of their ids with a key, and up to when."""
+
+    salt: bytes
+    users: Sequence[tuple[bytes, int]]
+
+
+class StoredHistories(Histories, Protocol):
+    """What a service and the commands ask besides."""
+
+    def newest(self, user_id: str, limit: int) -> list[Happened]:
+        """A user's newest events, the newest first, also those that rankers do not read."""
+
+    def beginning_with(self, prefix: str, limit: int) -> list[StoredUser]:
+        """Users of whom events are stored, by the beginning of their ids, in the order of bytes; at most so many."""
+
+    def stored_users(self, user_ids: Sequence[str]) -> dict[str, StoredUser]:
+        """What there is of some users, without reading their events; also of those who were erased."""
+
+    def events(self, since: int = 0) -> Iterator[Happened]:
+        """All events from a time on, user by user, each in order; each user as one transaction has them."""
+
+    def erase(self, user_id: str, at: int | None = None) -> Erased:
+        """Delete a user's events, and remember that bundles' are not to be read up to a time, by default now."""
+
+    def erased_lately(self, held: Callable[[], Iterable[str]]) -> list[str]:
+        """Which of the users that somebody holds were erased elsewhere since this was asked last."""
+
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
+
+    def forget_remembered(self) -> None:
+        """Drop what was read before, for somebody was erased elsewhere."""
+
+    def compact(self) -> None:
+        """Write what is on disk anew without what was deleted."""
+
+    def expire(self) -> int:
+        """Delete some events that are older than the retention; returns how many, 0 when none are left."""
+
+    def verify(self) -> int:
+        """Read everything, and raise if anything is not as it was written; returns how many events there are."""
+
+    def counts(self) -> dict[str, int]:
+        """How much there is: users, events, users who were erased, and bytes."""
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions this process has written events with."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limerank.errors import UsageError
 from limerank.files import AnyPath
 from limerank.serve.checks import checked_id
-from limerank.serve.histories.file import EventFile, Opened
+from limerank.serve.histories.file import EventFile, Opened, verify
 from limerank.serve.histories.group_commit import GroupCommit
-from limerank.serve.histories.memory import Memory, Remembered
-from limerank.serve.histories.past import NO_PAST, Added, Erased, Happened, Histories, Past, StoredUser
+from limerank.serve.histories.memory import Memory, Remembered, merged_entries
+from limerank.serve.histories.past import NO_PAST, Added, Erased, Erasures, Happened, Past, StoredHistories, StoredUser
 from limerank.serve.histories.records import (
     Prepared,
     UserRow,
@@ -32,9 +32,8 @@ from limerank.serve.histories.records import (
     text_bytes,
 )
 from limerank.serve.histories.upkeep import Upkeep
-from limerank.serve.histories.verifying import verify
-from limerank.serve.histories.writing import DAY, Writer, now
-from limerank.serve.sqlite import transaction
+from limerank.serve.histories.writing import Writer, checked_limits, now
+from limerank.serve.sqlite import Identity, transaction
 
 CAP = 4096
 MOST_REMEMBERED = 200_000
@@ -45,7 +44,17 @@ USERS_AT_ONCE = 256
 _open_stores: weakref.WeakSet[HistoryStore] = weakref.WeakSet()
 
 
-class HistoryStore(Histories):
+@dataclass
+class Rows(Remembered):
+    """A user's events as they were read from a file."""
+
+    identity: Identity
+    row: UserRow
+    newest: int
+    """The highest sequence that was read."""
+
+
+class HistoryStore(StoredHistories):
     """One store's events; safe from many threads, and in a process that was forked.
 
     Of each user at least the newest `cap` events are kept, and not many more. With `retention_days` older events are
@@ -53,12 +62,7 @@ class HistoryStore(Histories):
     """
 
     def __init__(self, store: Path, *, cap: int = CAP, retention_days: float | None = None) -> None:
-        if cap < 1:
-            raise UsageError(f"cap: must be at least 1 event, but is {cap}")
-        if retention_days is not None and not retention_days > 0:
-            raise UsageError(f"retention_days: must be more than 0, but is {retention_days}")
-        self.cap = cap
-        self.retention = None if retention_days is None else int(retention_days * DAY)
+        self.cap, self.retention = checked_limits(cap, retention_days)
         self.file = EventFile(store)
         self.begin_here()
         _open_stores.add(self)
@@ -73,7 +77,7 @@ class HistoryStore(Histories):
 
     def begin_here(self) -> None:
         """Locks, what was read and the connection that writes belong to one process; a forked one begins anew."""
-        self._memory = Memory(MOST_REMEMBERED)
+        self._memory: Memory[Rows] = Memory(MOST_REMEMBERED)
         self._writer = Writer(self.file, self.cap, self.retention)
         self.writing = threading.Lock()
         self._group: GroupCommit[list[Prepared], Added] = GroupCommit(self._add, MOST_CALLS)
@@ -108,7 +112,7 @@ class HistoryStore(Histories):
                 self._memory.put(name, found)
             return found.since(None if self.retention is None else now() - self.retention)
 
-    def _read(self, opened: Opened, name: bytes, before: Remembered | None) -> Remembered | None:
+    def _read(self, opened: Opened, name: bytes, before: Rows | None) -> Rows | None:
         """A user's events in one snapshot: only those that are new, if none were deleted since."""
         with transaction(opened.connection, "DEFERRED"):
             row = self.file.user(opened, name)
@@ -123,16 +127,12 @@ class HistoryStore(Histories):
                 "SELECT * FROM events WHERE user = ? AND in_history = 1 AND sequence > ?", (row.number, after)
             ).fetchall()
         self._check(row, rows, before)
-        new = sorted((values[3], values[2], event_of(values)) for values in rows)
+        new = [(values[3], values[2], event_of(values)) for values in rows]
         newest = max([after, *(sequence for _, sequence, _ in new)])
-        if before is not None:
-            late = bool(new) and bool(before.entries) and new[0][:2] < before.entries[-1][:2]
-            new = [*before.entries, *new]
-            if late:
-                new.sort(key=lambda entry: entry[:2])
-        return Remembered(opened.identity, row, new, newest)
+        entries = merged_entries([] if before is None else before.entries, new)
+        return Rows(entries, row.erased_at, opened.identity, row, newest)
 
-    def _check(self, row: UserRow, rows: Sequence[Sequence[Any]], before: Remembered | None) -> None:
+    def _check(self, row: UserRow, rows: Sequence[Sequence[Any]], before: Rows | None) -> None:
         known = 0 if before is None else len(before.entries)
         if known + len(rows) != row.read or not all(map(is_whole, rows)):
             raise self.file.damaged("an event's record")
@@ -217,9 +217,21 @@ class HistoryStore(Histories):
                 self._memory.drop(digest(opened.salt, name))
         return erased
 
+    def erasures(self) -> Erasures | None:
+        """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
+        with self.file.reading() as opened:
+            if opened is None:
+                return None
+            found = opened.connection.execute("SELECT digest, erased_at FROM users WHERE erased_at IS NOT NULL")
+            return Erasures(opened.salt, found.fetchall())
+
     def forget_remembered(self) -> None:
         """Drop what was read before, for another process erased somebody: the next request reads the file."""
         self._memory.forget()
+
+    def erased_lately(self, held: Callable[[], Iterable[str]]) -> list[str]:
+        """Nobody: processes that share the file are told by a notice of whoever erased."""
+        return []
 
     def _erase(self, users: Sequence[tuple[bytes, int]]) -> list[Erased]:
         with self.writing:

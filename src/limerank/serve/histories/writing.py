@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from limerank.errors import ConflictError
+from limerank.errors import ConflictError, UsageError
 from limerank.serve.histories.file import BY_USER_ID, EventFile, Opened, close_all
 from limerank.serve.histories.past import Added, Erased
 from limerank.serve.histories.records import Prepared, UserRow, digest, row_of
@@ -29,6 +29,15 @@ NEW = UserRow(b"", 0, None, 0, 0, 0, 0, None, 0)
 def now() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def checked_limits(cap: int, retention_days: float | None) -> tuple[int, int | None]:
+    """How many events of a user are kept, and for how many milliseconds."""
+    if cap < 1:
+        raise UsageError(f"cap: must be at least 1 event, but is {cap}")
+    if retention_days is not None and not retention_days > 0:
+        raise UsageError(f"retention_days: must be more than 0, but is {retention_days}")
+    return cap, None if retention_days is None else int(retention_days * DAY)
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Forgetting a user in every process that serves a store, and what bundles still hold of them.
 
 A process that erases a user leaves a notice for the others: a keyed digest, from which they tell whether it is one of
-the users they keep states of. Notices go with the next one after a minute; they name nobody.
+the users they keep states of. Notices go with the next one after a minute; they name nobody. Histories that servers
+on other machines share tell of users who were erased there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from limerank.serve.bundles.bundle import HISTORIES, USER_IDS, load_tensors
 from limerank.serve.bundles.ids import IdMap
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
-from limerank.serve.histories.store import HistoryStore
+from limerank.serve.histories.past import StoredHistories
 from limerank.serve.hosting.following import stamp
 from limerank.serve.states import UserStates
 
@@ -39,7 +40,7 @@ class Forgetting:
         self,
         store: BundleStore,
         states: UserStates | None,
-        histories: HistoryStore,
+        histories: StoredHistories,
         engines: Callable[[], Iterable[Engine]],
     ) -> None:
         self.store = store
@@ -64,11 +65,15 @@ class Forgetting:
             notices = read_notices(self.store.path)
             new, self._known, self._looked_at = notices - self._known, notices, found
             self.histories.forget_remembered()
-            held = set().union(*(engine.users_in_memory() for engine in self.engines()))
-            for user_id in named_by(new, held):
+            for user_id in named_by(new, self._held()):
                 self._forget(user_id)
         while self._again and self._again[0][0] <= time.monotonic():
             self._forget(self._again.popleft()[1], again=False)
+        for user_id in self.histories.erased_lately(self._held):
+            self._forget(user_id)
+
+    def _held(self) -> set[str]:
+        return set().union(*(engine.users_in_memory() for engine in self.engines()))
 
     def _forget(self, user_id: str, *, again: bool = True) -> None:
         for engine in self.engines():

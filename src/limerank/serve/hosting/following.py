@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from limerank.errors import LimerankError
+
 SECONDS = 0.25
 """Between two looks."""
 Stamp = tuple[int, int, int] | None
@@ -39,7 +41,9 @@ class Follower:
                 self._look()
                 self.problem = None
             except Exception as error:  # such as too many open files: what serves must go on serving
-                if self.problem is None:
+                if self.problem is None and isinstance(error, LimerankError):
+                    logging.getLogger("limerank").warning("the host could not look at its store: %s", error)
+                elif self.problem is None:
                     logging.getLogger("limerank").exception("the host could not look at its store")
                 self.problem = f"the store cannot be looked at ({type(error).__name__}: {error})"
 

@@ -15,7 +15,9 @@ from limerank.serve.checks import checked_id
 from limerank.serve.engine import STATES_BYTES, Engine
 from limerank.serve.experiments.log import RankingLog
 from limerank.serve.experiments.routing import Routing
-from limerank.serve.histories.store import CAP, HistoryStore
+from limerank.serve.histories.opening import open_histories
+from limerank.serve.histories.past import StoredHistories
+from limerank.serve.histories.store import CAP
 from limerank.serve.hosting.differences import BundleDiff, diff
 from limerank.serve.hosting.erasure import Forgetting, events_in_bundles
 from limerank.serve.hosting.following import Follower
@@ -39,7 +41,7 @@ class Host:
     def __init__(
         self,
         store: BundleStore,
-        histories: HistoryStore,
+        histories: StoredHistories,
         log: RankingLog,
         opener: Opener,
         max_age_hours: float | None,
@@ -66,6 +68,7 @@ class Host:
         warmup_requests: int = WARMUP_REQUESTS,
         history_cap: int = CAP,
         retention_days: float | None = None,
+        histories: str | None = None,
         owner: bool = True,
         keep_previous: bool = True,
         max_age_hours: float | None = None,
@@ -77,15 +80,16 @@ class Host:
         The host owns the store until it is closed, and a second one is refused; `owner=False` is for processes of a
         supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback. With
         `follow` the host notices what other processes activate. `on_warm` is told after each request of a warm-up how
-        many there were, and of how many.
+        many there were, and of how many. `histories` is the address of a Redis that has the store's events; by default
+        they are in its own file.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         with ExitStack() as ends:
             if owner:
                 ends.callback(Owner(opened.path).release)
             workers = ends.enter_context(Workers(threads))
-            histories = ends.enter_context(
-                HistoryStore.open(opened.path, cap=history_cap, retention_days=retention_days)
+            stored = ends.enter_context(
+                open_histories(opened.path, histories, cap=history_cap, retention_days=retention_days)
             )
             log = RankingLog.open(opened.path)
             ends.callback(log.close)
@@ -93,12 +97,12 @@ class Host:
                 opened,
                 workers,
                 UserStates(states_bytes) if states_bytes else None,
-                histories,
+                stored,
                 warmup_requests=warmup_requests,
                 on_warm=on_warm,
                 keep_previous=keep_previous,
             )
-            host = cls(opened, histories, log, opener, max_age_hours)
+            host = cls(opened, stored, log, opener, max_age_hours)
             host._ends = ends.pop_all()
         if follow:
             host.follow()
@@ -152,8 +156,10 @@ class Host:
 
     def look(self) -> None:
         """Notice it once. A bundle that cannot be opened changes nothing, is a reason, and is tried again later."""
-        self._forgetting.look()
-        self._switch.look()
+        try:
+            self._forgetting.look()
+        finally:
+            self._switch.look()
 
     def reasons(self) -> list[str]:
         """Why this host is not quite well, a line each; empty if it is."""

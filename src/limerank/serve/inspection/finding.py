@@ -19,7 +19,7 @@ from limerank.data.store.manifest import UNKNOWN_ROW
 from limerank.serve.bundles.ids import IdMap, Texts
 from limerank.serve.catalog import Catalog
 from limerank.serve.engine import Engine
-from limerank.serve.histories.store import HistoryStore
+from limerank.serve.histories.past import StoredHistories
 from limerank.serve.inspection.prefixes import PrefixIndex
 
 FIRST_ROW = UNKNOWN_ROW + 1
@@ -88,7 +88,7 @@ def folded(text: str) -> str:
 
 
 def find_users(
-    engine: Engine, histories: HistoryStore, indexes: Indexes, prefix: str, limit: int
+    engine: Engine, histories: StoredHistories, indexes: Indexes, prefix: str, limit: int
 ) -> tuple[list[FoundUser], bool]:
     """Users whose ids begin with a prefix, by the bytes of their ids, and whether there are more; no erased ones."""
     bundle = engine.bundle

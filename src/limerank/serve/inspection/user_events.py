@@ -13,8 +13,7 @@ from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
 from limerank.serve.explanation.explain import item_name
 from limerank.serve.histories.merging import OF_BUNDLE, Merged
-from limerank.serve.histories.past import Event, Happened, Past
-from limerank.serve.histories.store import HistoryStore
+from limerank.serve.histories.past import Event, Happened, Past, StoredHistories
 
 EVERYTHING = 1_000_000
 """More events than a history store keeps of anybody."""
@@ -53,7 +52,7 @@ class UserEvents:
     events: list[ShownEvent]
 
 
-def user_events(engine: Engine, histories: HistoryStore, user_id: str, offset: int, limit: int) -> UserEvents:
+def user_events(engine: Engine, histories: StoredHistories, user_id: str, offset: int, limit: int) -> UserEvents:
     """A page of the events of a user, newest first; what it costs depends on the page, but for some sorting."""
     bundle, catalog = engine.bundle, engine.catalog
     happened = histories.newest(user_id, EVERYTHING)[::-1]

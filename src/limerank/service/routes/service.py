@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from limerank import __version__
 from limerank.data.store.encoders import Encoder
 from limerank.data.store.manifest import UNKNOWN_ROW
+from limerank.errors import UnavailableError
 from limerank.models.lime import LimeRanker
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.engine import Engine
-from limerank.serve.histories.store import HistoryStore
+from limerank.serve.histories.past import StoredHistories
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
 from limerank.service.metrics import CONTENT_TYPE
 from limerank.service.openapi import document
@@ -58,7 +60,7 @@ def info(service: Service, call: Call) -> Reply:
     return Reply.of(answer)
 
 
-def _served(engine: Engine, call: Call, histories: HistoryStore) -> Served:
+def _served(engine: Engine, call: Call, histories: StoredHistories) -> Served:
     manifest, encoders = engine.bundle.manifest, engine.bundle.encoders
     return Served(
         bundle=manifest.id,
@@ -88,7 +90,7 @@ def _feature(encoder: Encoder) -> FeatureFacts:
     return FeatureFacts(name=encoder.name, kind=encoder.kind.value, values=list(known[:SHOWN]), more=len(known) > SHOWN)
 
 
-def _user_with_history(bundle: Bundle, histories: HistoryStore) -> str | None:
+def _user_with_history(bundle: Bundle, histories: StoredHistories) -> str | None:
     """A user of the bundle who has events and was not erased, if one of the first is such."""
     offsets = bundle.histories["offsets"][: LOOKED_AT + 1].tolist()
     rows = [row for row in range(UNKNOWN_ROW + 1, len(offsets) - 1) if offsets[row + 1] > offsets[row]]
@@ -143,8 +145,9 @@ def metrics(service: Service, call: Call) -> Reply:
                 gauges.kept_bytes.set(counts.bytes)
         gauges.dropped.labels("log").set(service.host.log.dropped)
         gauges.dropped.labels("shadow").set(service.shadows.dropped)
-        for what, count in service.host.histories.counts().items():
-            gauges.history.labels(what).set(count)
+        with suppress(UnavailableError):  # a Redis that is away: what was counted last stays, and health says why
+            for what, count in service.host.histories.counts().items():
+                gauges.history.labels(what).set(count)
     return Reply(gauges.text(), CONTENT_TYPE)
 
 

@@ -62,6 +62,7 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
             warmup_requests=options.warmup_requests,
             history_cap=options.history_cap,
             retention_days=options.retention_days,
+            histories=options.histories,
             max_age_hours=options.max_bundle_age_hours,
             owner=owner,
         )

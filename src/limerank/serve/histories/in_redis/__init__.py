@@ -1,0 +1,1 @@
+"""Histories in Redis or Valkey: what several servers on several machines write and read together."""
