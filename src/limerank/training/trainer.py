@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel
 
 from limerank import files
-from limerank.config import RunConfig, load_run_config
+from limerank.config import DistributedConfig, RunConfig, load_run_config
 from limerank.data.batches import RequestLoader
 from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.new_day import Ints, new_day
 from limerank.errors import DataError
-from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
+from limerank.evaluation.evaluate import evaluation_loader, oracle
 from limerank.evaluation.floor import counting_floor
 from limerank.metrics import Metrics
 from limerank.models import build_ranker, complete_model
@@ -22,6 +24,9 @@ from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
 from limerank.training.checkpoint import LAST, Header, TrainingState, comparable, read_header
+from limerank.training.distributed.evaluating import evaluate_together
+from limerank.training.distributed.ranks import Ranks
+from limerank.training.distributed.together import check_shared
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
@@ -51,43 +56,77 @@ def train(
     `where` is what an error in the configuration calls it: usually its file. An exception that `watch` raises ends the
     training, and nothing of it is kept. Without `test` the test part is not looked at, and the record has no metrics of
     it. A training that is interrupted or killed can be resumed from its last checkpoint.
+
+    Where a process group of torch.distributed is open, its processes train together, and the first one writes.
     """
+    ranks = Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
-    device = device_of(config.train)
-    with begun(out, overwrite=overwrite) as folder:
+    device = device_of(config.train, ranks)
+    with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where, fresh=True)
-        clear(folder, overwrite=overwrite)
-        run.write_config(folder, config, final=out)
+        if ranks.is_first:
+            clear(folder, overwrite=overwrite)
+            run.write_config(folder, config, final=out)
         finished = training.finish(watch=watch, test=test)
-    if test:  # trials of a search are many, and nobody looks at their pages
+    if test and ranks.is_first:  # trials of a search are many, and nobody looks at their pages
         report_if_possible(out, progress)
     return finished
 
 
-def resume(out: Path, progress: Progress, *, test: bool = True) -> run.FinishedRun:
-    """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
-    out = finished_folder(out)
-    with reopened(out) as folder:
-        finished = _resumed(folder, out, progress, test)
-    if test:
+def resume(
+    out: Path, progress: Progress, *, test: bool = True, distributed: DistributedConfig | None = None
+) -> run.FinishedRun:
+    """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on.
+
+    Another number of processes may go on with it, and hold its tables another way.
+    """
+    out, ranks = finished_folder(out), Ranks.here()
+    with reopened(out) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
+        finished = _resumed(folder, out, progress, test, distributed)
+    if test and ranks.is_first:
         report_if_possible(out, progress)
     return finished
 
 
-def _resumed(folder: Path, out: Path, progress: Progress, test: bool) -> run.FinishedRun:
-    if is_done(folder):
-        publish(folder, out)
+def _resumed(
+    folder: Path, out: Path, progress: Progress, test: bool, distributed: DistributedConfig | None
+) -> run.FinishedRun:
+    ranks = Ranks.here()
+    if ranks.any(ranks.is_first and is_done(folder))[0]:
+        if ranks.is_first:
+            publish(folder, out)
         return run.FinishedRun.open(out)
     where = folder / run.CONFIG
-    config = load_run_config(where)
-    device = device_of(config.train)
-    header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
-    progress.say(f"going on with {out} at step {header.state.step:,}")
-    training = _Training(config, folder, out, progress, device, str(where), header)
-    if (folder / CONTINUED).is_file():
-        values = files.read_json(folder / CONTINUED, DataError, run.FIX)
-        training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
+    stopped = _Stopped.read(folder) if ranks.is_first else None
+    stopped = _Stopped.model_validate_json(ranks.told("" if stopped is None else stopped.model_dump_json()))
+    changed = {"dataset": stopped.dataset, "distributed": distributed or stopped.config.distributed}
+    config = stopped.config.model_copy(update=changed)
+    device = device_of(config.train, ranks)
+    progress.say(f"going on with {out} at step {stopped.header.state.step:,}")
+    training = _Training(config, folder, out, progress, device, str(where), stopped.header)
+    if stopped.continued is not None:
+        training.continue_from(stopped.continued)
     return training.finish(test=test)
+
+
+class _Stopped(BaseModel):
+    """What the folder of a training that was stopped says; the first rank reads it to the others."""
+
+    config: RunConfig
+    dataset: Path
+    """Where it is, seen from the current folder."""
+    header: Header
+    continued: run.Continued | None
+
+    @classmethod
+    def read(cls, folder: Path) -> _Stopped:
+        config = load_run_config(folder / run.CONFIG)
+        header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
+        continued = None
+        if (folder / CONTINUED).is_file():
+            values = files.read_json(folder / CONTINUED, DataError, run.FIX)
+            continued = validate(run.Continued, values, str(folder / CONTINUED), DataError)
+        return cls(config=config, dataset=config.dataset, header=header, continued=continued)
 
 
 def is_of(out: Path, config: RunConfig) -> bool:
@@ -106,16 +145,17 @@ def continue_run(
 
     New requests are cut by time: the first train, later ones select, the last measure both runs (`new_day`).
     """
-    where = str(before.path / run.CONFIG)
+    where, ranks = str(before.path / run.CONFIG), Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
-    device = device_of(config.train)
-    with begun(out, overwrite=overwrite) as folder:
+    device = device_of(config.train, ranks)
+    with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where)
         day = new_day(training.dataset, before.record.data_fingerprint)
-        clear(folder, overwrite=overwrite)
-        run.write_config(folder, config, final=out)
+        if ranks.is_first:
+            clear(folder, overwrite=overwrite)
+            run.write_config(folder, config, final=out)
         progress.say(day.text)
-        run.load_weights(training.ranker, before.path / run.WEIGHTS)
+        run.load_weights(training.ranker, before.path / run.WEIGHTS, training.step.state.load_weights)
         on_all, on_test = (training.evaluate(requests) for requests in (day.requests, day.test_requests))
         continued = run.Continued(
             run=before.path.absolute().name,
@@ -129,10 +169,12 @@ def continue_run(
             before_on_all=on_all,
             before_on_test=on_test,
         )
-        files.write_json(folder / CONTINUED, continued.model_dump())
+        if ranks.is_first:
+            files.write_json(folder / CONTINUED, continued.model_dump())
         training.continue_from(continued)
         finished = training.finish()
-    report_if_possible(out, progress)
+    if ranks.is_first:
+        report_if_possible(out, progress)
     return finished
 
 
@@ -155,9 +197,11 @@ class _Training:
         self.config, self.folder, self.out, self.progress = config, folder, out, progress
         self.device = device
         self.header = header
+        self.ranks = Ranks.here()
+        check_shared(config, self.ranks)
         self.times = StageTimes(header.state.stage_seconds if header else None)
         with self.times.stage("loading"):
-            self.dataset = StoredDataset.open(config.dataset, check_hashes=True)
+            self.dataset = StoredDataset.open(config.dataset, check_hashes=self.ranks.number_here == 0)
             _check_labels(self.dataset, progress)
         torch.manual_seed(config.seed)
         with self.times.stage("building"):
@@ -165,7 +209,10 @@ class _Training:
             self.ranker = build_ranker(config.model, self.dataset.encoders.space(), len(tasks), where)
             if fresh:  # no weights to go on from
                 start_from_items(self.ranker, self.dataset, self.dataset.requests_in(Part.TRAIN), config.seed)
-            self.step = TrainingStep(self.ranker, config.train, tasks, device)
+            self.parameters = run.count_parameters(self.ranker)
+            self.step = TrainingStep(
+                self.ranker, config.train, tasks, device, ranks=self.ranks, distributed=config.distributed
+            )
         self.selecting = Part.TEST if self.dataset.schema.split.select_on_test else Part.VALIDATION
         self.requests = {part: self.dataset.requests_in(part) for part in (Part.TRAIN, self.selecting, Part.TEST)}
         self.continued: run.Continued | None = None
@@ -183,29 +230,38 @@ class _Training:
 
     def loader(self, requests: Ints) -> RequestLoader:
         """What evaluation reads."""
-        return evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
+        loader = evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
+        loader.share = self.ranks.share
+        return loader
 
     def evaluate(self, requests: Ints) -> dict[str, Metrics]:
         """Metrics of the ranker as it is."""
-        return evaluate(self.ranker, self.loader(requests), device=self.device)
+        return evaluate_together(self.ranker, self.loader(requests), self.ranks, self.device)
 
     def finish(self, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
         """Train to the end, measure, and make the folder the run."""
         loop = self._loop(watch)
         loop.run()
-        testing = self.loader(self.requests[Part.TEST]) if test else None
+        testing, first = self.loader(self.requests[Part.TEST]) if test else None, self.ranks.is_first
         with self.times.stage("testing"):
-            tested = {} if testing is None else evaluate(self.ranker, testing, device=self.device)
-            counted = {} if testing is None else counting_floor(testing)
-            true = {} if testing is None else oracle(testing)
-        with loop.room():
-            with self.times.stage("saving"):
-                run.save_weights(self.ranker, self.folder / run.WEIGHTS)
-            record = self._record(loop.state, tested, counted, true)
-            files.write_json(self.folder / run.RECORD, record.model_dump())
-        (self.folder / CONTINUED).unlink(missing_ok=True)
-        publish(self.folder, self.out)
-        return run.FinishedRun.open(self.out)
+            tested = {} if testing is None else self.evaluate(self.requests[Part.TEST])
+            counted = counting_floor(testing) if testing is not None and first else {}
+            true = oracle(testing) if testing is not None and first else {}
+        with self.times.stage("saving"):
+            weights = self.step.state.weights()
+        record = self._record(loop.state, tested, counted, true)
+        if first:
+            with loop.room():
+                with self.times.stage("saving"):
+                    run.save_weights(weights, self.folder / run.WEIGHTS)
+                record = self._record(loop.state, tested, counted, true)
+                files.write_json(self.folder / run.RECORD, record.model_dump())
+            (self.folder / CONTINUED).unlink(missing_ok=True)
+            publish(self.folder, self.out)
+        if self.ranks.size == 1:
+            return run.FinishedRun.open(self.out)
+        told = run.RunRecord.model_validate_json(self.ranks.told(record.model_dump_json()))
+        return run.FinishedRun(self.out, self.config, told)
 
     def _loop(self, watch: Watch | None) -> TrainingLoop:
         training, progress, requests = self.config.train, self.progress, self.requests
@@ -218,12 +274,14 @@ class _Training:
             order=training.order,
             prefetch=training.prefetch,
             with_times=self.ranker.needs_times,
+            share=self.ranks.share,
         )
         if self.selecting is Part.TEST:
             progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
         passes = training.passes
         progress.say(
-            f"training {self.ranker.name} ({run.count_parameters(self.ranker):,} parameters): "
+            f"training {self.ranker.name} ({self.parameters:,} parameters"
+            f"{f', {self.ranks.size} processes' * (self.ranks.size > 1)}): "
             f"{len(loader.requests):,} requests, {len(loader):,} steps an epoch, at most {passes} epoch"
             f"{'s' * (passes > 1)}"
         )
@@ -255,7 +313,7 @@ class _Training:
         seconds = self.times.seconds
         return run.RunRecord(
             model=self.ranker.name,
-            parameters=run.count_parameters(self.ranker),
+            parameters=self.parameters,
             seed=self.config.seed,
             data_fingerprint=self.dataset.fingerprint,
             versions=run.versions(),
