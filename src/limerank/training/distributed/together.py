@@ -37,8 +37,9 @@ class Together:
     def add_up(self, optimizer: Optimizer, batch: RequestBatch, loss: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
         """Make gradients those of the whole batch; returns the whole batch's loss, without and with the own term."""
         rows = 0 if batch.empty else len(batch.labels)
-        told = torch.stack([loss.detach().float(), whole.detach().float(), whole.new_tensor(rows, dtype=torch.float32)])
-        told = sum_dense(optimizer.parameters_of("dense"), told)
+        dense = optimizer.parameters_of("dense")
+        told = torch.stack([loss.detach(), whole.detach(), loss.new_tensor(rows)]).to(dense[0].dtype)
+        told = sum_dense(dense, told)
         tables = optimizer.parameters_of("tables")
         whole_tables = [table for number, table in enumerate(tables) if number not in self.cut.numbers]
         sum_tables(whole_tables, self.ranks, dense=not optimizer.sparse)

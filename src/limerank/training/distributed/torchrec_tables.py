@@ -55,7 +55,7 @@ def cut_tables(ranker: Ranker, config: DistributedConfig, ranks: Ranks, device: 
         cut, starts = _cut(embedding, [plans[number][one].sharding_spec.shards for one in names], ranks.rank)
         embedding.table = nn.Parameter(cut.part(embedding.table.detach(), ranks.rank).clone())
         _look_up_in(embedding, module, dict(zip(names, starts, strict=True)))
-        embedding.elsewhere = TorchRecLookup(module, names)
+        embedding.elsewhere = TorchRecLookup(module, names, embedding.table.dtype)
         tables[name] = cut
     numbers = {number: tables[name] for number, (name, _) in enumerate(embeddings) if name in tables}
     return CutTables(tables, numbers)
@@ -74,9 +74,10 @@ def check_engine() -> None:
 class TorchRecLookup:
     """Rows by the indices of each feature, wherever they are: one exchange for all features of an embedding."""
 
-    def __init__(self, sharded: Any, names: list[str]) -> None:
+    def __init__(self, sharded: Any, names: list[str], kind: torch.dtype) -> None:
         self.sharded = sharded
         self.names = names
+        self.kind = kind
 
     def __call__(self, indices: Sequence[Tensor]) -> list[Tensor]:
         """The rows of each feature; all ranks ask at the same point, each for what it needs."""
@@ -85,7 +86,7 @@ class TorchRecLookup:
         lengths = torch.tensor([len(one) for one in indices], device=indices[0].device)
         asked = KeyedJaggedTensor(keys=self.names, values=torch.cat([*indices]), lengths=lengths)
         found = self.sharded(asked).wait()
-        return [found[name].values() for name in self.names]
+        return [_Viewed.apply(found[name].values(), self.kind) for name in self.names]
 
 
 class RowsHere(nn.Module):
@@ -101,14 +102,28 @@ class RowsHere(nn.Module):
         each = (offsets.shape[0] - 1) // len(self.starts)
         lengths = offsets[:: max(each, 1)].diff()
         starts = torch.tensor(self.starts, device=indices.device)
-        return self.find(indices + starts.repeat_interleave(lengths))
+        found: Tensor = _Viewed.apply(self.find(indices + starts.repeat_interleave(lengths)), torch.float32)
+        return found
+
+
+class _Viewed(torch.autograd.Function):
+    """Rows as another type without a change of a bit: TorchRec moves rows and their gradients, as float32 only."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, kind: torch.dtype) -> Tensor:
+        context.kind = rows.dtype
+        return rows.view(kind)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].contiguous().view(context.kind), None
 
 
 def _collection(number: int, embedding: FeatureEmbedding) -> Any:
     from torchrec.modules.embedding_configs import EmbeddingConfig
     from torchrec.modules.embedding_modules import EmbeddingCollection
 
-    width = embedding.table.shape[1]
+    width = embedding.table.shape[1] * embedding.table.element_size() // torch.float32.itemsize
     tables = [
         EmbeddingConfig(name=name, feature_names=[name], num_embeddings=size, embedding_dim=width)
         for feature, size in enumerate(embedding.sizes)
