@@ -4,7 +4,8 @@
 
 A job is {"config": ..., "out": ..., "steps": N, "type": "float64"}: train, or go on if there is something to go on
 from, and end as abruptly as a kill after so many steps of this process; without `steps` to the end. In float64 sums in
-another order are the same to 1e-12, and Adam makes no steps of what is only rounding.
+another order are the same to 1e-12, and Adam makes no steps of what is only rounding. With "weights", a file, they are
+loaded and saved again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import torch
 from killing import Killed, KilledAt
 
 from limerank.config import DistributedConfig, RunConfig
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import LimerankError
+from limerank.models import build_ranker
 from limerank.progress import Progress
 from limerank.training.distributed.launch import launched
 from limerank.training.distributed.ranks import Ranks
+from limerank.training.run import load_weights, save_weights
+from limerank.training.steps.step import TrainingStep
 from limerank.training.trainer import resume, train
 from limerank.training.unfinished import is_resumable, unfinished_folder
 
@@ -44,6 +49,9 @@ def work(jobs: Sequence[dict[str, Any]]) -> None:
 def one(job: dict[str, Any]) -> None:
     """One job; errors that are meant to be are written beside its run, by every rank."""
     config, out = RunConfig.model_validate(job["config"]), Path(job["out"])
+    if "weights" in job:
+        save_again(config, Path(job["weights"]), out)
+        return
     progress = KilledAt(job["steps"]) if "steps" in job else QUIET
     ranks = Ranks.here()
     again = ranks.any(ranks.is_first and is_resumable(unfinished_folder(out)))[0]
@@ -58,6 +66,19 @@ def one(job: dict[str, Any]) -> None:
         if "error" not in job:
             raise
         Path(f"{job['error']}.{ranks.rank}").write_text(str(error))
+
+
+def save_again(config: RunConfig, weights: Path, out: Path) -> None:
+    """Load the weights of a run as these ranks hold them, and save them."""
+    dataset, ranks = StoredDataset.open(config.dataset), Ranks.here()
+    tasks = tuple(task.name for task in dataset.schema.tasks)
+    ranker = build_ranker(config.model, dataset.encoders.space(), len(tasks), "test")
+    cpu = torch.device("cpu")
+    step = TrainingStep(ranker, config.train, tasks, cpu, ranks=ranks, distributed=config.distributed)
+    load_weights(ranker, weights, step.state.load_weights)
+    saved = step.state.weights()
+    if ranks.is_first:
+        save_weights(saved, out)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel
 
 from limerank import files
 from limerank.config import DistributedConfig, RunConfig, load_run_config
 from limerank.data.batches import RequestLoader
-from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.new_day import Ints, new_day
-from limerank.errors import DataError
 from limerank.evaluation.evaluate import evaluation_loader, oracle
 from limerank.evaluation.floor import counting_floor
 from limerank.metrics import Metrics
@@ -23,7 +20,7 @@ from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.checkpoint import LAST, Header, TrainingState, comparable, read_header
+from limerank.training.checkpoint import LAST, Header, TrainingState, comparable
 from limerank.training.distributed.evaluating import evaluate_together
 from limerank.training.distributed.ranks import Ranks
 from limerank.training.distributed.together import check_shared
@@ -32,13 +29,11 @@ from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
+from limerank.training.steps.labels import check_labels
 from limerank.training.steps.start import start_from_items
 from limerank.training.steps.step import TrainingStep
+from limerank.training.stopped import CONTINUED, Stopped
 from limerank.training.unfinished import begun, clear, finished_folder, is_done, publish, reopened, unfinished_folder
-from limerank.typed import validate
-
-CONTINUED = "continued.json"
-"""What a training that goes on from another run needs to be resumed, beside its checkpoint."""
 
 
 def train(
@@ -57,10 +52,13 @@ def train(
     training, and nothing of it is kept. Without `test` the test part is not looked at, and the record has no metrics of
     it. A training that is interrupted or killed can be resumed from its last checkpoint.
 
-    Where a process group of torch.distributed is open, its processes train together, and the first one writes.
+    Where a process group of torch.distributed is open, its processes train together, and the first one writes. When
+    torchrun has started them again (--max-restarts), they go on from the last checkpoint.
     """
     ranks = Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
+    if ranks.any(ranks.is_first and ranks.started_again and is_of(out, config))[0]:
+        return resume(out, progress, test=test)
     device = device_of(config.train, ranks)
     with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where, fresh=True)
@@ -95,38 +93,17 @@ def _resumed(
     if ranks.any(ranks.is_first and is_done(folder))[0]:
         if ranks.is_first:
             publish(folder, out)
-        return run.FinishedRun.open(out)
+        return _told(run.FinishedRun.open(out) if ranks.is_first else None, out, ranks)
     where = folder / run.CONFIG
-    stopped = _Stopped.read(folder) if ranks.is_first else None
-    stopped = _Stopped.model_validate_json(ranks.told("" if stopped is None else stopped.model_dump_json()))
-    changed = {"dataset": stopped.dataset, "distributed": distributed or stopped.config.distributed}
-    config = stopped.config.model_copy(update=changed)
+    stopped = Stopped.read(folder) if ranks.is_first else None
+    stopped = Stopped.model_validate_json(ranks.told("" if stopped is None else stopped.model_dump_json()))
+    config = stopped.config.model_copy(update={"distributed": distributed or stopped.config.distributed})
     device = device_of(config.train, ranks)
     progress.say(f"going on with {out} at step {stopped.header.state.step:,}")
     training = _Training(config, folder, out, progress, device, str(where), stopped.header)
     if stopped.continued is not None:
         training.continue_from(stopped.continued)
     return training.finish(test=test)
-
-
-class _Stopped(BaseModel):
-    """What the folder of a training that was stopped says; the first rank reads it to the others."""
-
-    config: RunConfig
-    dataset: Path
-    """Where it is, seen from the current folder."""
-    header: Header
-    continued: run.Continued | None
-
-    @classmethod
-    def read(cls, folder: Path) -> _Stopped:
-        config = load_run_config(folder / run.CONFIG)
-        header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
-        continued = None
-        if (folder / CONTINUED).is_file():
-            values = files.read_json(folder / CONTINUED, DataError, run.FIX)
-            continued = validate(run.Continued, values, str(folder / CONTINUED), DataError)
-        return cls(config=config, dataset=config.dataset, header=header, continued=continued)
 
 
 def is_of(out: Path, config: RunConfig) -> bool:
@@ -178,6 +155,15 @@ def continue_run(
     return finished
 
 
+def _told(finished: run.FinishedRun | None, out: Path, ranks: Ranks) -> run.FinishedRun:
+    """The finished run as the first rank opened it; others may not see its folder."""
+    if ranks.size == 1 and finished is not None:
+        return finished
+    config = ranks.told("" if finished is None else finished.config.model_dump_json())
+    record = ranks.told("" if finished is None else finished.record.model_dump_json())
+    return run.FinishedRun(out, RunConfig.model_validate_json(config), run.RunRecord.model_validate_json(record))
+
+
 class _Training:
     """Everything one training needs, opened: dataset, ranker and step, and which requests it uses for what."""
 
@@ -202,7 +188,7 @@ class _Training:
         self.times = StageTimes(header.state.stage_seconds if header else None)
         with self.times.stage("loading"):
             self.dataset = StoredDataset.open(config.dataset, check_hashes=self.ranks.number_here == 0)
-            _check_labels(self.dataset, progress)
+            check_labels(self.dataset, progress)
         torch.manual_seed(config.seed)
         with self.times.stage("building"):
             tasks = tuple(task.name for task in self.dataset.schema.tasks)
@@ -249,7 +235,6 @@ class _Training:
             true = oracle(testing) if testing is not None and first else {}
         with self.times.stage("saving"):
             weights = self.step.state.weights()
-        record = self._record(loop.state, tested, counted, true)
         if first:
             with loop.room():
                 with self.times.stage("saving"):
@@ -258,10 +243,7 @@ class _Training:
                 files.write_json(self.folder / run.RECORD, record.model_dump())
             (self.folder / CONTINUED).unlink(missing_ok=True)
             publish(self.folder, self.out)
-        if self.ranks.size == 1:
-            return run.FinishedRun.open(self.out)
-        told = run.RunRecord.model_validate_json(self.ranks.told(record.model_dump_json()))
-        return run.FinishedRun(self.out, self.config, told)
+        return _told(run.FinishedRun.open(self.out) if first else None, self.out, self.ranks)
 
     def _loop(self, watch: Watch | None) -> TrainingLoop:
         training, progress, requests = self.config.train, self.progress, self.requests
@@ -335,24 +317,4 @@ class _Training:
             device=str(self.device),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             continued=self.continued,
-        )
-
-
-def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
-    """Refuse a task that is the same in all of train; say where it cannot be measured."""
-    counted = count_labels(dataset)
-    for task in counted:
-        problem = task.problem()
-        if Part.TRAIN in task.one_class_in():
-            raise DataError(
-                f"{dataset.path}: {problem}; correct the label or leave the task out of the description, or change the "
-                "split, and prepare the log again"
-            )
-        if problem:
-            progress.say(f"note: {problem}")
-    selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
-    if not any(task.parts[selecting].rows for task in counted):
-        raise DataError(
-            f"{dataset.path}: no row of the {selecting.value} part has a label, so nothing can select the weights; "
-            "change the split in the description of the log and prepare it again"
         )

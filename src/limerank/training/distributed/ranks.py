@@ -51,6 +51,11 @@ class Ranks:
         return 0 if self.size == 1 else int(os.environ.get("LOCAL_RANK", self.rank))
 
     @property
+    def started_again(self) -> bool:
+        """Whether torchrun started these processes again, after one of them had failed."""
+        return self.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+    @property
     def share(self) -> Share:
         """Which requests of each batch this rank reads."""
         return Share(self.rank, self.size)
