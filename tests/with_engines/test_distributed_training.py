@@ -138,7 +138,7 @@ def test_a_mistake_is_said_once(log: StoredDataset, tmp_path: Path) -> None:
 
 def test_what_several_processes_cannot_train_is_refused_by_all(log: StoredDataset, tmp_path: Path) -> None:
     """Before anything is written, by every rank, with the key to change."""
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "train.batch_requests: 1 requests a step are too few for 2 processes": {"batch_requests": 1},
         "train.compile: is for one process": {"compile": True},
     }

@@ -37,7 +37,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Share:
+class Portion:
     """Which requests of every batch are assembled here: each `of`-th from `number` on, the others elsewhere."""
 
     number: int = 0
@@ -58,7 +58,7 @@ class RequestLoader:
     pinned. Times of events and requests are read only `with_times`: for rankers that need none they would be the widest
     column.
 
-    With a `share`, batches, their order and `position` are those of all processes together, and what is assembled is
+    With a `portion`, batches, their order and `position` are those of all processes together, and what is assembled is
     this one's share of each. Where there is none, it is a request without labels, from which nothing is learned.
     """
 
@@ -74,10 +74,10 @@ class RequestLoader:
         prefetch: int = 0,
         position: Position | None = None,
         with_times: bool = False,
-        share: Share | None = None,
+        portion: Portion | None = None,
     ) -> None:
         self.dataset = dataset
-        self.share = share or Share()
+        self.portion = portion or Portion()
         self.batch_requests = batch_requests
         self.max_history = max_history
         self.order = order
@@ -138,9 +138,9 @@ class RequestLoader:
         """Event rows of the candidates of these requests, in batch order."""
         return self._candidates(requests).rows
 
-    def assemble_share(self, requests: Ints) -> RequestBatch:
+    def assemble_own(self, requests: Ints) -> RequestBatch:
         """This process's share of one batch."""
-        own = self.share.own(requests)
+        own = self.portion.own(requests)
         if len(own):
             return self.assemble(own)
         other = self.assemble(requests[:1])
@@ -184,13 +184,13 @@ class RequestLoader:
         if not self.prefetch:
             together = max(1, REQUESTS_TOGETHER // self.batch_requests)
             for first in range(0, len(plan), together):
-                yield from [self.assemble_share(requests) for requests in plan[first : first + together]]
+                yield from [self.assemble_own(requests) for requests in plan[first : first + together]]
             return
         with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as executor:
             waiting: deque[Future[RequestBatch]] = deque()
             try:
                 for requests in plan:
-                    waiting.append(executor.submit(self.assemble_share, requests))
+                    waiting.append(executor.submit(self.assemble_own, requests))
                     if len(waiting) > self.prefetch:
                         yield waiting.popleft().result()
                 while waiting:

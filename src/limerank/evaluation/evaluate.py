@@ -52,13 +52,13 @@ def predict(
     plan = loader.plan()
     with torch.inference_mode():
         for requests in plan:
-            batch = loader.assemble_share(requests)
+            batch = loader.assemble_own(requests)
             there = batch if device is None else batch.map(lambda tensor: tensor.to(device))
             probability = ranker(there).sigmoid().float().cpu().numpy()
             probabilities.append(probability[:0] if batch.empty else probability)
             if bar is not None:
                 bar.advance()
-    scored = candidates_of(loader, np.concatenate([np.zeros(0, dtype=np.int64), *map(loader.share.own, plan)]))
+    scored = candidates_of(loader, np.concatenate([np.zeros(0, dtype=np.int64), *map(loader.portion.own, plan)]))
     empty = np.zeros((0, len(loader.dataset.schema.tasks)), dtype=np.float32)
     return Predictions(scored.rows, scored.request, scored.user, np.concatenate([empty, *probabilities]))
 

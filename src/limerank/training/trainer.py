@@ -217,7 +217,7 @@ class _Training:
     def loader(self, requests: Ints) -> RequestLoader:
         """What evaluation reads."""
         loader = evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
-        loader.share = self.ranks.share
+        loader.portion = self.ranks.portion
         return loader
 
     def evaluate(self, requests: Ints) -> dict[str, Metrics]:
@@ -256,7 +256,7 @@ class _Training:
             order=training.order,
             prefetch=training.prefetch,
             with_times=self.ranker.needs_times,
-            share=self.ranks.share,
+            portion=self.ranks.portion,
         )
         if self.selecting is Part.TEST:
             progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")

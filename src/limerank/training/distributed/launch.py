@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from limerank.errors import InterruptionError, LimerankError, UnavailableError
 from limerank.training.distributed.ranks import Ranks, is_lost
@@ -56,10 +58,10 @@ def launched(out: Path | None) -> Iterator[Ranks]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _connected() -> tuple[dist.Store, Ranks]:
+def _connected() -> tuple[Store, Ranks]:
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        store, rank, size = next(iter(dist.rendezvous("env://")))
+        store, rank, size = next(iter(rendezvous("env://")))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as refused:
@@ -71,7 +73,7 @@ def _connected() -> tuple[dist.Store, Ranks]:
     return store, Ranks(rank, size)
 
 
-def _may_speak(store: dist.Store, ranks: Ranks) -> bool:
+def _may_speak(store: Store, ranks: Ranks) -> bool:
     """Whether nobody has said yet why the training ended."""
     try:
         until = time.monotonic() + (0 if ranks.is_first else SECONDS_FOR_THE_FIRST)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch import distributed as dist
 
-from limerank.data.batches import Share
+from limerank.data.batches import Portion
 from limerank.errors import LimerankError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -56,9 +56,9 @@ class Ranks:
         return self.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
     @property
-    def share(self) -> Share:
+    def portion(self) -> Portion:
         """Which requests of each batch this rank reads."""
-        return Share(self.rank, self.size)
+        return Portion(self.rank, self.size)
 
     def any(self, *flags: bool) -> list[bool]:
         """Which of these are so on any rank."""

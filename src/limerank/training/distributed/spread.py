@@ -25,7 +25,7 @@ class Spread(Peers):
 
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over ranks."""
-        summed: Tensor = _Total.apply(tensor * 0 if self.empty else tensor)
+        summed: Tensor = _Total.apply(tensor * 0 if self.empty else tensor)  # type: ignore[no-untyped-call]
         return summed
 
     def rows(self, tensor: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Spread(Peers):
         counts = torch.zeros(self.ranks.size, dtype=torch.int64)
         counts[self.ranks.rank] = tensor.shape[0]
         dist.all_reduce(counts)
-        gathered: Tensor = _Rows.apply(tensor, counts.tolist(), self.ranks.rank)
+        gathered: Tensor = _Rows.apply(tensor, counts.tolist(), self.ranks.rank)  # type: ignore[no-untyped-call]
         return gathered
 
     def agreed(self, tensor: Tensor) -> Tensor:

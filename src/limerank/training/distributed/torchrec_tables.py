@@ -86,7 +86,7 @@ class TorchRecLookup:
         lengths = torch.tensor([len(one) for one in indices], device=indices[0].device)
         asked = KeyedJaggedTensor(keys=self.names, values=torch.cat([*indices]), lengths=lengths)
         found = self.sharded(asked).wait()
-        return [_Viewed.apply(found[name].values(), self.kind) for name in self.names]
+        return [_viewed(found[name].values(), self.kind) for name in self.names]
 
 
 class RowsHere(nn.Module):
@@ -102,8 +102,7 @@ class RowsHere(nn.Module):
         each = (offsets.shape[0] - 1) // len(self.starts)
         lengths = offsets[:: max(each, 1)].diff()
         starts = torch.tensor(self.starts, device=indices.device)
-        found: Tensor = _Viewed.apply(self.find(indices + starts.repeat_interleave(lengths)), torch.float32)
-        return found
+        return _viewed(self.find(indices + starts.repeat_interleave(lengths)), torch.float32)
 
 
 class _Viewed(torch.autograd.Function):
@@ -117,6 +116,11 @@ class _Viewed(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0].contiguous().view(context.kind), None
+
+
+def _viewed(rows: Tensor, kind: torch.dtype) -> Tensor:
+    viewed: Tensor = _Viewed.apply(rows, kind)  # type: ignore[no-untyped-call]
+    return viewed
 
 
 def _collection(number: int, embedding: FeatureEmbedding) -> Any:

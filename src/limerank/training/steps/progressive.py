@@ -42,7 +42,7 @@ class ProgressiveWindow:
         ranker.train()
         requests, dataset = self.plan[number], self.loader.dataset
         if not batch.empty:
-            own, counts = self.loader.share.own(requests), batch.candidates.offsets.diff().numpy()
+            own, counts = self.loader.portion.own(requests), batch.candidates.offsets.diff().numpy()
             self.labels = torch.cat([self.labels, batch.labels])
             self.probability = torch.cat([self.probability, probability.clone()])
             self.request = torch.cat([self.request, torch.from_numpy(np.repeat(own, counts))])

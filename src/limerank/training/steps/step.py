@@ -79,7 +79,8 @@ class TrainingStep:
         if self.config.clip_norm is not None:
             for part in self.optimizer.parts.values():
                 self.scaler.unscale_(part)
-            norm = float(self.optimizer.clip(self.config.clip_norm, self.together and self.together.whole_norm))
+            whole_norm = None if self.together is None else self.together.whole_norm
+            norm = float(self.optimizer.clip(self.config.clip_norm, whole_norm))
             if not math.isfinite(norm):
                 if not self.scaler.is_enabled():
                     raise NotFiniteError(f"the norm of the gradients is {norm}")
