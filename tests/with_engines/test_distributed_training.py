@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,9 @@ def test_another_number_of_processes_goes_on(alone: Trained, log: StoredDataset,
 
 def typed(log: StoredDataset, out: Path, **training: Any) -> list[str]:
     """A training as it is typed behind `torchrun ...`."""
-    config = configuration(log, {"name": "ttsn"}, **{"epochs": 40, "checkpoint_steps": 5, "log_steps": 1, **training})
+    config = configuration(
+        log, {"name": "ttsn"}, **{"epochs": 20, "patience": 20, "checkpoint_steps": 5, "log_steps": 1, **training}
+    )
     keys = [f"model.{key}={value}" for key, value in config["model"].items() if key != "name"]
     keys += [f"train.{key}={value}" for key, value in config["train"].items()]
     sets = [word for key in keys for word in ("--set", key)]
@@ -94,22 +97,49 @@ def children_of(pid: int) -> list[int]:
     return [ranks[rank] for rank in sorted(ranks)]
 
 
-def test_a_rank_killed_in_an_epoch_ends_all_and_the_training_goes_on(log: StoredDataset, tmp_path: Path) -> None:
-    """kill -9 at a time nobody chose; one message, a nonzero exit, and --resume reaches what was to be reached."""
-    out, whole = tmp_path / "run", tmp_path / "whole"
-    command = typed(log, out)
-    with started(2, *command) as process:
-        until(lambda: (unfinished_folder(out) / LAST).exists() or process.poll() is not None)
-        os.kill(children_of(process.pid)[1], signal.SIGKILL)
-        _, errors = process.communicate(timeout=PATIENCE)
+@pytest.fixture(scope="module")
+def whole(log: StoredDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training by two processes that nobody stops."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    code, said, errors = torchrun(2, *typed(log, out))
+    assert code == 0, errors
+    assert said.count("trained ttsn") == 1, "only the first process speaks"
+    return out
+
+
+def killed(process: subprocess.Popen[str], rank: int, out: Path) -> tuple[str, str]:
+    """Kill a rank with SIGKILL, at a time nobody chose, when there is a checkpoint; what was said to the end."""
+    until(lambda: (unfinished_folder(out) / LAST).exists() or process.poll() is not None)
+    os.kill(children_of(process.pid)[rank], signal.SIGKILL)
+    return process.communicate(timeout=PATIENCE)
+
+
+def test_a_rank_killed_in_an_epoch_ends_all_and_the_training_goes_on(
+    log: StoredDataset, whole: Path, tmp_path: Path
+) -> None:
+    """One message, a nonzero exit, and --resume reaches what was to be reached."""
+    out = tmp_path / "run"
+    with started(2, *typed(log, out)) as process:
+        _, errors = killed(process, 1, out)
     assert process.returncode != 0
     assert errors.count("another process of this training ended") == 1, errors
     assert f"limerank train --resume {out}" in errors
     assert not out.exists()
-    code, said, errors = torchrun(2, "-m", "limerank", "train", "--resume", out)
+    code, _, errors = torchrun(2, "-m", "limerank", "train", "--resume", out)
     assert code == 0, errors
-    assert said.count("trained ttsn") == 1, "only the first process speaks"
-    assert torchrun(2, *command[:-1], whole)[0] == 0
+    assert_close(whole, out, 1e-5)
+
+
+def test_torchrun_starts_again_and_the_training_goes_on(log: StoredDataset, whole: Path, tmp_path: Path) -> None:
+    """With --max-restarts the same command goes on from its last checkpoint by itself, though the first was killed."""
+    out = tmp_path / "run"
+    with started(2, *typed(log, out), restarts=1) as process:
+        said, errors = killed(process, 0, out)
+    assert process.returncode == 0, errors
+    assert said.count("trained ttsn") == 1
+    assert errors.count(f"going on with {out} at step") == 1, errors
+    steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps), "no line of a step that was taken back"
     assert_close(whole, out, 1e-5)
 
 
@@ -134,27 +164,6 @@ def test_a_mistake_is_said_once(log: StoredDataset, tmp_path: Path) -> None:
     assert errors.count("error: ") == 1, errors
     assert "did you mean 'distributed.embeddings'" in errors
     assert not list(tmp_path.iterdir())
-
-
-def test_what_several_processes_cannot_train_is_refused_by_all(log: StoredDataset, tmp_path: Path) -> None:
-    """Before anything is written, by every rank, with the key to change."""
-    refused: dict[str, dict[str, Any]] = {
-        "train.batch_requests: 1 requests a step are too few for 2 processes": {"batch_requests": 1},
-        "train.compile: is for one process": {"compile": True},
-    }
-    jobs = [
-        {
-            "config": configuration(log, {"name": "ttsn"}, **keys),
-            "out": str(tmp_path / "run"),
-            "error": str(tmp_path / said),
-        }
-        for said, keys in refused.items()
-    ]
-    work(2, jobs, tmp_path)
-    for said in refused:
-        for rank in range(2):
-            assert (tmp_path / f"{said}.{rank}").read_text().startswith(said)
-    assert not unfinished_folder(tmp_path / "run").exists()
 
 
 def test_other_commands_are_not_for_torchrun(log: StoredDataset) -> None:

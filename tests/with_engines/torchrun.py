@@ -19,9 +19,9 @@ PROGRAM = Path(__file__).parent / "training_program.py"
 PATIENCE = 300.0
 
 
-def command(processes: int, *program: str | Path) -> list[str]:
+def command(processes: int, *program: str | Path, restarts: int = 0) -> list[str]:
     """The words that start a program so many times."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     return [sys.executable, *launcher, *meeting, *map(str, program)]
 
@@ -32,10 +32,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def started(processes: int, *program: str | Path) -> subprocess.Popen[str]:
+def started(processes: int, *program: str | Path, restarts: int = 0) -> subprocess.Popen[str]:
     """A program under torchrun, with a group of its own, as a shell starts it."""
     return subprocess.Popen(
-        command(processes, *program),
+        command(processes, *program, restarts=restarts),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from limerank.errors import InterruptionError, LimerankError, UnavailableError
@@ -24,7 +24,7 @@ from limerank.training.unfinished import finished_folder, is_resumable, resume_c
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun, and others that start processes like it, leave in the environment."""
-SAID = "limerank/said"
+SAID = "said"
 SECONDS_FOR_THE_FIRST = 2.0
 
 
@@ -45,7 +45,12 @@ def launched(out: Path | None) -> Iterator[Ranks]:
     try:
         yield ranks
         dist.destroy_process_group()
+        if main:
+            signal.signal(signal.SIGTERM, before)
     except BaseException as error:
+        if main:  # torchrun ends the others when it sees one end; who has something to say says it first
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         if not _may_speak(store, ranks):
             code = error.exit_code if isinstance(error, LimerankError) else UnavailableError.exit_code
             interrupted = isinstance(error, KeyboardInterrupt)
@@ -53,15 +58,14 @@ def launched(out: Path | None) -> Iterator[Ranks]:
         if is_lost(error):
             raise UnavailableError(_lost(out)) from None
         raise
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _connected() -> tuple[Store, Ranks]:
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        store, rank, size = next(iter(rendezvous("env://")))
+        meeting, rank, size = next(iter(rendezvous("env://")))
+        # torchrun keeps what processes left there before it started them again
+        store = PrefixStore(f"limerank/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", meeting)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as refused:
