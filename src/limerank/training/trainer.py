@@ -299,7 +299,7 @@ class _Training:
             seed=self.config.seed,
             data_fingerprint=self.dataset.fingerprint,
             versions=run.versions(),
-            machine=run.machine(),
+            machine=run.machine() | ({"processes": self.ranks.size} if self.ranks.size > 1 else {}),
             selected_on=self.selecting.value,
             epochs=state.epochs,
             best_epoch=state.best_epoch,
