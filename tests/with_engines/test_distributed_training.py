@@ -72,7 +72,7 @@ def test_another_number_of_processes_goes_on(alone: Trained, log: StoredDataset,
 def typed(log: StoredDataset, out: Path, **training: Any) -> list[str]:
     """A training as it is typed behind `torchrun ...`."""
     config = configuration(
-        log, {"name": "ttsn"}, **{"epochs": 20, "patience": 20, "checkpoint_steps": 5, "log_steps": 1, **training}
+        log, {"name": "ttsn"}, **{"epochs": 12, "patience": 12, "checkpoint_steps": 5, "log_steps": 1, **training}
     )
     keys = [f"model.{key}={value}" for key, value in config["model"].items() if key != "name"]
     keys += [f"train.{key}={value}" for key, value in config["train"].items()]

@@ -76,7 +76,8 @@ def _root(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1" and ctx.invoked_subcommand != "train":
+    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and ctx.invoked_subcommand not in (None, "train"):
         _fail_once(UsageError(f"torchrun starts `limerank train` only; start {ctx.invoked_subcommand} without it"))
 
 
