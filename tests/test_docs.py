@@ -13,7 +13,7 @@ import yaml
 from calling import python
 from pydantic.fields import FieldInfo
 
-from limerank.config import RunConfig, TrainConfig
+from limerank.config import DistributedConfig, RunConfig, TrainConfig
 from limerank.data.sources.table.read import Description, read_description
 from limerank.models import RANKERS
 from limerank.models.presets import PRESETS
@@ -78,6 +78,8 @@ def test_configuration_page_lists_every_key_with_its_default() -> None:
         check(RunConfig.model_fields[name], name)
     for name, field in TrainConfig.model_fields.items():
         check(field, f"train.{name}")
+    for name, field in DistributedConfig.model_fields.items():
+        check(field, f"distributed.{name}")
     for ranker in RANKERS.values():
         for name, field in ranker.options_type.model_fields.items():
             check(field, f"{ranker.name}.{name}", f"model.{name}")

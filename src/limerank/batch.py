@@ -137,6 +137,8 @@ class RequestBatch:
     inputs: UserInputs
     candidates: Candidates
     labels: Tensor
+    empty: bool = False
+    """It only stands where a process has no request of a batch that several share: nothing is learned from it."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RequestBatch:
         """The same batch with every tensor changed: pinned, or moved to a device."""
@@ -145,8 +147,8 @@ class RequestBatch:
 
 
 def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if value is None:
-        return None
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):

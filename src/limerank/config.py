@@ -94,12 +94,26 @@ class TrainConfig(Typed):
         return self.weight_decay if self.embedding_weight_decay is None else self.embedding_weight_decay
 
 
+class DistributedConfig(Typed):
+    """How several processes that `torchrun` starts train one ranker; a single process has no use for it."""
+
+    embeddings: Literal["replicated", "torchrec"] = Field(
+        default="replicated", description="under torchrun: every process has all tables, or TorchRec cuts them up"
+    )
+    sharding: Literal["auto", "row_wise", "table_wise"] = Field(
+        default="auto",
+        description="how TorchRec cuts: each feature's rows over all processes, each feature on one of them, or (auto) "
+        "as its planner finds best",
+    )
+
+
 class RunConfig(Typed):
     """One training run: which dataset, which ranker with which options, how trained, from which seed."""
 
     dataset: Path = Field(description="a prepared dataset; the path is relative to this file")
     model: dict[str, Any] = Field(description="'name' of the ranker, and its options")
     train: TrainConfig = TrainConfig()
+    distributed: DistributedConfig = DistributedConfig()
     seed: int = Field(default=1, ge=0, lt=2**32, description="initial weights, shuffling, unknown-dropping")
     preset: str | None = Field(
         default=None, exclude=True, description="where values came from; they are filled in, so it is not written down"

@@ -156,7 +156,10 @@ def test_overrides_are_typed(file: Path) -> None:
         ("model.epochs=1", "unknown key 'model.epochs'; did you mean 'train.epochs'?"),
         ("train.epoch=1", "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
         ("train={epoch: 1}", "unknown key 'train.epoch'; did you mean 'train.epochs'?"),
-        ("optimizer.momentum=1", "unknown key 'optimizer.momentum'; known: dataset, model, preset, seed, train"),
+        (
+            "optimizer.momentum=1",
+            "unknown key 'optimizer.momentum'; known: dataset, distributed, model, preset, seed, train",
+        ),
         ("train.epochs=many", "Input should be a valid integer"),
         ("train.epochs=0", "Input should be greater than or equal to 1 (got 0)"),
         ("train.epochs=[", "'[' is not valid YAML"),
@@ -179,7 +182,7 @@ def test_a_mistake_in_an_override_names_the_override_and_not_the_file(override: 
 
 def test_a_key_that_only_another_ranker_has_is_not_suggested(file: Path) -> None:
     file.write_text("dataset: d\nmodel: {name: ttsn}\n")
-    with pytest.raises(UsageError, match="unknown key 'links'; known: dataset, model"):
+    with pytest.raises(UsageError, match="unknown key 'links'; known: dataset, distributed, model"):
         load_configuration(file, ["links=8"])
 
 

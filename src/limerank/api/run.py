@@ -28,7 +28,7 @@ from limerank.serve.bundles.on_ray.engine_name import fleet_named
 from limerank.serve.bundles.store import BundleStore
 from limerank.splits import Part, part_named
 from limerank.tables import number_text
-from limerank.training.configuration import overridden_training
+from limerank.training.configuration import overridden_distribution, overridden_training
 from limerank.training.records.curves import read_curves
 from limerank.training.records.page import write_report
 from limerank.training.run import EPOCHS, REPORT, FinishedRun
@@ -51,12 +51,14 @@ class Run(FinishedRun):
         return cls(finished.path, finished.config, finished.record)
 
     @classmethod
-    def resume(cls, path: AnyPath, *, quiet: bool = False) -> Run:
+    def resume(cls, path: AnyPath, *, overrides: Sequence[str] = (), quiet: bool = False) -> Run:
         """Go on with a training that was interrupted or killed, from its last checkpoint; returns the finished run.
 
         On a CPU and as many threads the result is, to the last bit, that of a training that was never stopped.
+        Overrides may change how several processes hold tables: `["distributed.embeddings=torchrec"]`.
         """
-        return cls.of(resume(Path(path), Progress(quiet=quiet)))
+        distributed = overridden_distribution(overrides) if overrides else None
+        return cls.of(resume(Path(path), Progress(quiet=quiet), distributed=distributed))
 
     def continue_on_new_events(
         self, out: AnyPath, *, overrides: Sequence[str] = (), overwrite: bool = False, quiet: bool = False

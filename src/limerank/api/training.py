@@ -17,6 +17,7 @@ from limerank.models import RankerOptions, model_section
 from limerank.models.presets import overridden
 from limerank.progress import Progress
 from limerank.training.configuration import load_configuration
+from limerank.training.distributed.ranks import Ranks
 from limerank.training.trainer import train as train_run
 from limerank.typed import validate
 
@@ -62,12 +63,13 @@ def train(
 
         lr.train(lr.LimeMHA(links=16), data, out="runs/mine", epochs=3, learning_rate=1e-3)
 
-    `ranker` is its options, or its name for the defaults. Keywords are those of `lr.TrainConfig`.
+    `ranker` is its options, or its name for the defaults. Keywords are those of `lr.TrainConfig`. Where a process group
+    of torch.distributed is open, its processes train together, and the first one writes.
     """
     section = {"name": ranker} if isinstance(ranker, str) else model_section(ranker)
     path = dataset.path if isinstance(dataset, StoredDataset) else Path(dataset)
     config = RunConfig(dataset=path, model=section, train=validate(TrainConfig, training, "train"), seed=seed)
-    return Run.of(train_run(config, Path(out), Progress(quiet=quiet), overwrite=overwrite, where="train"))
+    return Run.of(train_run(config, Path(out), _progress(quiet), overwrite=overwrite, where="train"))
 
 
 def train_from(
@@ -84,12 +86,17 @@ def train_from(
     Overrides change single keys: `["train.epochs=5"]`.
     """
     path = dataset.path if isinstance(dataset, StoredDataset) else None if dataset is None else Path(dataset)
-    where, progress = os.fspath(config), Progress(quiet=quiet)
+    where, progress = os.fspath(config), _progress(quiet)
     asked = load_configuration(where, overrides, path)
     if asked.preset is not None:
         but = overridden(asked)
         progress.say(f"preset {asked.preset}: the paper's values" + (f", except {', '.join(but)}" if but else ""))
     return Run.of(train_run(asked, Path(out), progress, overwrite=overwrite, where=where))
+
+
+def _progress(quiet: bool) -> Progress:
+    """Of several processes that train together the first one speaks."""
+    return Progress(quiet=quiet or not Ranks.here().is_first)
 
 
 def evaluate(run: Run | AnyPath, part: PartName = "test", **options: Unpack[EvaluateKeywords]) -> Evaluation:

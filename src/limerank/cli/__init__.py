@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -72,9 +73,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    ctx: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    return None
+    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and ctx.invoked_subcommand not in (None, "train"):
+        _fail_once(UsageError(f"torchrun starts `limerank train` only; start {ctx.invoked_subcommand} without it"))
 
 
 quickstart.register(app)
@@ -124,12 +128,19 @@ def main() -> None:
             sys.exit(UsageError.exit_code)
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "limerank"
-        _fail(UsageError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
+        _fail_once(UsageError(f"{error.format_message().rstrip('.')}; see `{command} --help`"))
 
 
 def _check_system() -> None:
     if sys.platform == "win32":
         raise UnavailableError("limerank does not run on Windows; install WSL with `wsl --install` and run it there")
+
+
+def _fail_once(error: LimerankError) -> NoReturn:
+    """Of several processes that all see the same mistake the first one says it."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.exit(error.exit_code)
+    _fail(error)
 
 
 def _fail(error: LimerankError) -> NoReturn:

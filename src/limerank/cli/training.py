@@ -20,6 +20,7 @@ from limerank.cli.common import (
 from limerank.errors import UsageError
 
 if TYPE_CHECKING:
+    from limerank.api.run import Run
     from limerank.evaluation.evaluation import Evaluation
 
 
@@ -29,6 +30,10 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Example: limerank export runs/lime --store stores/demo; on a cluster: --engine ray:10.0.0.1:6379"
     )(export)
+        epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime; on several processes: "
+        "torchrun --nproc-per-node 2 -m limerank train lime-mha --dataset datasets/mine --out runs/lime"
+    )(train)
+    app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
 
 
 def train(
@@ -63,30 +68,41 @@ def train(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights."""
+    """Train one ranker and leave a run folder: config, seed, fingerprint, versions, metrics, weights.
+
+    Several processes that torchrun starts train it together; the first of them prints and writes.
+    """
     from limerank.api.run import Run
     from limerank.api.training import train_from
+    from limerank.training.distributed.launch import launched
+
+    use_threads(threads)
+    with launched(resume or out) as ranks:
+        quiet, asked = as_json or not ranks.is_first, overrides or []
+        if resume is not None:
+            if config or out or dataset or overwrite or continued:
+                raise UsageError("--resume: takes everything from the run; leave CONFIG and the other options out")
+            run = Run.resume(resume, overrides=asked, quiet=quiet)
+        elif continued is not None:
+            if config or dataset:
+                raise UsageError("--continue: takes ranker and dataset from the run; leave CONFIG and --dataset out")
+            if out is None:
+                raise UsageError(f"--out is missing: limerank train --continue {continued} --out NEW-RUN")
+            before = Run.open(continued)
+            run = before.continue_on_new_events(out, overrides=asked, overwrite=overwrite, quiet=quiet)
+        elif config is None or out is None:
+            missing = "CONFIG" if config is None else "--out"
+            raise UsageError(f"{missing} is missing: limerank train lime-mha --dataset DATASET --out RUN")
+        else:
+            run = train_from(config, out=out, dataset=dataset, overrides=asked, overwrite=overwrite, quiet=quiet)
+    if ranks.is_first:
+        _summarize(run, as_json)
+
+
+def _summarize(run: Run, as_json: bool) -> None:
     from limerank.evaluation.floor import below_floor
     from limerank.training.news import drift, outcome
 
-    use_threads(threads)
-    if resume is not None:
-        if config or out or dataset or overrides or overwrite or continued:
-            raise UsageError("--resume: takes everything from the run; leave CONFIG and the other options out")
-        run = Run.resume(resume, quiet=as_json)
-    elif continued is not None:
-        if config or dataset:
-            raise UsageError("--continue: takes ranker and dataset from the run; leave CONFIG and --dataset out")
-        if out is None:
-            raise UsageError(f"--out is missing: limerank train --continue {continued} --out NEW-RUN")
-        before = Run.open(continued)
-        run = before.continue_on_new_events(out, overrides=overrides or [], overwrite=overwrite, quiet=as_json)
-    elif config is None or out is None:
-        missing = "CONFIG" if config is None else "--out"
-        raise UsageError(f"{missing} is missing: limerank train lime-mha --dataset DATASET --out RUN")
-    else:
-        asked = overrides or []
-        run = train_from(config, out=out, dataset=dataset, overrides=asked, overwrite=overwrite, quiet=as_json)
     record, ended = run.record, outcome(run.record, run.config.train)
     if as_json:
         below = below_floor(record.test, record.floor)

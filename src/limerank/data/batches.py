@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,18 @@ class Position:
     batches: int = 0
 
 
+@dataclass(frozen=True)
+class Portion:
+    """Which requests of every batch are assembled here: each `of`-th from `number` on, the others elsewhere."""
+
+    number: int = 0
+    of: int = 1
+
+    def own(self, requests: Ints) -> Ints:
+        """The requests of a batch that are assembled here."""
+        return requests[self.number :: self.of]
+
+
 class RequestLoader:
     """Batches of requests of one part of a dataset, or of requests named by their numbers; every one once per pass.
 
@@ -45,6 +57,9 @@ class RequestLoader:
     `prefetch` batches are assembled in the background while the last one is being used; where there is a GPU they are
     pinned. Times of events and requests are read only `with_times`: for rankers that need none they would be the widest
     column.
+
+    With a `portion`, batches, their order and `position` are those of all processes together, and what is assembled is
+    this one's share of each. Where there is none, it is a request without labels, from which nothing is learned.
     """
 
     def __init__(
@@ -59,8 +74,10 @@ class RequestLoader:
         prefetch: int = 0,
         position: Position | None = None,
         with_times: bool = False,
+        portion: Portion | None = None,
     ) -> None:
         self.dataset = dataset
+        self.portion = portion or Portion()
         self.batch_requests = batch_requests
         self.max_history = max_history
         self.order = order
@@ -121,6 +138,14 @@ class RequestLoader:
         """Event rows of the candidates of these requests, in batch order."""
         return self._candidates(requests).rows
 
+    def assemble_own(self, requests: Ints) -> RequestBatch:
+        """This process's share of one batch."""
+        own = self.portion.own(requests)
+        if len(own):
+            return self.assemble(own)
+        other = self.assemble(requests[:1])
+        return replace(other, labels=torch.full_like(other.labels, torch.nan), empty=True)
+
     def assemble(self, requests: Ints) -> RequestBatch:
         """One batch from request numbers."""
         rows = self._candidates(requests)
@@ -159,13 +184,13 @@ class RequestLoader:
         if not self.prefetch:
             together = max(1, REQUESTS_TOGETHER // self.batch_requests)
             for first in range(0, len(plan), together):
-                yield from [self.assemble(requests) for requests in plan[first : first + together]]
+                yield from [self.assemble_own(requests) for requests in plan[first : first + together]]
             return
         with ThreadPoolExecutor(1, thread_name_prefix="limerank-loader") as executor:
             waiting: deque[Future[RequestBatch]] = deque()
             try:
                 for requests in plan:
-                    waiting.append(executor.submit(self.assemble, requests))
+                    waiting.append(executor.submit(self.assemble_own, requests))
                     if len(waiting) > self.prefetch:
                         yield waiting.popleft().result()
                 while waiting:

@@ -44,18 +44,21 @@ class Predictions(CandidateRows):
 def predict(
     ranker: Ranker, loader: RequestLoader, bar: Bar | None = None, device: torch.device | None = None
 ) -> Predictions:
-    """Score every candidate of a loader's part; batches follow the ranker to its device, probabilities come back."""
+    """Score every candidate of a loader's part, or of its share of it; batches follow the ranker to its device,
+    probabilities come back.
+    """
     ranker.eval()
     probabilities: list[NDArray[np.float32]] = []
     plan = loader.plan()
     with torch.inference_mode():
         for requests in plan:
-            batch = loader.assemble(requests)
+            batch = loader.assemble_own(requests)
             there = batch if device is None else batch.map(lambda tensor: tensor.to(device))
-            probabilities.append(ranker(there).sigmoid().float().cpu().numpy())
+            probability = ranker(there).sigmoid().float().cpu().numpy()
+            probabilities.append(probability[:0] if batch.empty else probability)
             if bar is not None:
                 bar.advance()
-    scored = candidates_of(loader, np.concatenate([np.zeros(0, dtype=np.int64), *plan]))
+    scored = candidates_of(loader, np.concatenate([np.zeros(0, dtype=np.int64), *map(loader.portion.own, plan)]))
     empty = np.zeros((0, len(loader.dataset.schema.tasks)), dtype=np.float32)
     return Predictions(scored.rows, scored.request, scored.user, np.concatenate([empty, *probabilities]))
 

@@ -22,6 +22,7 @@ from limerank.nn.encodings import TIMED, Encoding, HistoryEncoding
 from limerank.nn.features import ContextTower, ItemTower
 from limerank.nn.head import InteractionHead
 from limerank.nn.losses import cross_entropy
+from limerank.nn.peers import NOBODY, Peers
 from limerank.ops.gathered import Gathered
 from limerank.ops.jagged import row_of
 from limerank.schema import FeatureSpace
@@ -126,6 +127,8 @@ class Ranker(nn.Module):
     """Whether it is linear in the item row besides, so that `fold` exists."""
     ordered: ClassVar[bool] = False
     """Whether the order of the history matters even without an encoding."""
+    peers: Peers = NOBODY
+    """Who holds the rest of each batch, where several processes train together."""
 
     def __init__(self, space: FeatureSpace, tasks: int, options: RankerOptions) -> None:
         super().__init__()
@@ -244,10 +247,11 @@ class Ranker(nn.Module):
     def losses(self, batch: RequestBatch, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The mean binary cross-entropy of all tasks (paper, appendix C), and the ranker's own term.
 
-        `weights` [tasks] weigh the tasks, on the labels' device; missing labels teach nothing (`nn.losses`).
+        `weights` [tasks] weigh the tasks, on the labels' device; missing labels teach nothing (`nn.losses`). With peers
+        both are this process's share: shares add up.
         """
         user, items, logits = self._stages(batch)
-        loss = cross_entropy(logits, batch.labels, weights)
+        loss = cross_entropy(logits, batch.labels, weights, self.peers)
         return loss, self.auxiliary_loss(user, items, batch, weights)
 
     def loss(self, batch: RequestBatch, weights: Tensor | None = None) -> Tensor:

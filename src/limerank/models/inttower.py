@@ -99,14 +99,14 @@ class IntTowerRanker(Ranker):
             return None
         users = functional.normalize(user.memory[0][:, -self.options.user_heads :].mean(1), dim=1)
         vectors = functional.normalize(split_heads(items.rows, self.options.item_heads).mean(1), dim=1)
-        similarity = users @ vectors.T / self.options.temperature
+        similarity = users @ self.peers.rows(vectors).T / self.options.temperature
         positive = batch.labels[:, 0] > 0.5
-        negative = batch.labels[:, 0] < 0.5  # a missing label, NaN, is neither
+        negative = self.peers.rows(batch.labels[:, 0]) < 0.5  # a missing label, NaN, is neither
         others = similarity.masked_fill(~negative, -torch.inf).logsumexp(1)
         request = row_of(batch.candidates.offsets, positive.shape[0])
         own = similarity.gather(0, request[None])[0]
         terms = functional.softplus(others.index_select(0, request) - own) * positive
-        return self.options.contrastive * terms.sum() / positive.sum().clamp(min=1)
+        return self.options.contrastive * terms.sum() / self.peers.total(positive.sum()).clamp(min=1)
 
     def row_parameters(self) -> list[Tensor]:
         return list(self.to_item_heads.parameters())

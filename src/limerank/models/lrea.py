@@ -72,7 +72,7 @@ class LREARanker(QueriedRanker, FactorizedRanker):
         _, keys = user.memory
         attention, counted = self._attention(keys, items.rows, batch)
         below = (torch.relu(-attention) * counted).sum()
-        pairs = counted.sum() * self.options.heads
+        pairs = self.peers.total(counted.sum()) * self.options.heads
         return self.options.nonnegativity * below / pairs.clamp(min=1)
 
     def _attention(self, keys: Tensor, rows: Tensor, batch: RequestBatch) -> tuple[Tensor, Tensor]:

@@ -120,7 +120,7 @@ class SIMRanker(Ranker):
             return None
         assert user.offsets is not None
         logits = self.search(self._parts(items)[1], batch.candidates.offsets, *user.memory[2:], user.offsets)
-        return self.options.search_loss * cross_entropy(logits, batch.labels, weights)
+        return self.options.search_loss * cross_entropy(logits, batch.labels, weights, self.peers)
 
     def row_parameters(self) -> list[Tensor]:
         searched = [] if self.search is None else list(self.search.queries.parameters())

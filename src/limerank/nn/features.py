@@ -7,6 +7,7 @@ kept in parts (item attributes, event attributes), so that the item part is comp
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,10 @@ MANY_VALUES = 1000
 """A feature with more values than this is an id: most of its values are seen too rarely to unlearn how they started."""
 
 
+Lookup = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""From the indices of each feature to their rows."""
+
+
 class FeatureEmbedding(nn.Module):
     """All features of one role in one table; each row of the result is their embeddings side by side.
 
@@ -39,6 +44,7 @@ class FeatureEmbedding(nn.Module):
     say what is alike before anything is learned, ids what they were taught (docs/decisions/0025-ids-start-small.md).
 
     With `sparse_gradients` the table's gradient lists the rows that were used, if they are fewer than the table has.
+    Where a training cuts tables over processes, `table` holds the rows of this one, and `elsewhere` finds them all.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class FeatureEmbedding(nn.Module):
         self.projections = nn.ModuleList(nn.Linear(feature.size, width, bias=False) for feature in vectors)
         self.unknown_rate = unknown_rate
         self.sparse_gradients = False
+        self.elsewhere: Lookup | None = None
         self.output_width = width * len(features)
         sizes = torch.tensor([0] + [feature.size for feature in self.single + self.lists])
         first_rows = sizes.cumsum(0)
@@ -78,17 +85,35 @@ class FeatureEmbedding(nn.Module):
                 f"features have {given[0]} columns, {given[1]} lists and {given[2]} vectors, "
                 f"this embedding has {expected[0]}, {expected[1]} and {expected[2]}"
             )
+        if self.elsewhere is not None:
+            return self._joined(features, self.elsewhere)
         rows = self._forget(features.indices) + self.first_row
         # index_select: its gradient is up to several times faster on a CPU than that of `embedding` or `embedding_bag`
         parts = (
-            [self._rows(rows.flatten()).view(rows.shape[0], rows.shape[1] * self.table.shape[1])] if self.single else []
+            [self.rows(rows.flatten()).view(rows.shape[0], rows.shape[1] * self.table.shape[1])] if self.single else []
         )
         for jagged, first in zip(features.lists, self.list_first_row, strict=True):
-            parts.append(segment_mean(self._rows(self._forget(jagged.values) + first), jagged.offsets))
+            parts.append(segment_mean(self.rows(self._forget(jagged.values) + first), jagged.offsets))
         parts += [project(m) for project, m in zip(self.projections, features.vectors, strict=True)]
         return torch.cat(parts, dim=1) if parts else self.table.new_zeros(len(features), 0)
 
-    def _rows(self, numbers: Tensor) -> Tensor:
+    def _joined(self, features: Features, elsewhere: Lookup) -> Tensor:
+        """The same with rows that other processes hold, all asked for at once."""
+        columns = self._forget(features.indices).unbind(1)
+        found = elsewhere([*columns, *(self._forget(jagged.values) for jagged in features.lists)])
+        parts = [*found[: len(columns)]]
+        for jagged, values in zip(features.lists, found[len(columns) :], strict=True):
+            parts.append(segment_mean(values, jagged.offsets))
+        parts += [project(m) for project, m in zip(self.projections, features.vectors, strict=True)]
+        return torch.cat(parts, dim=1)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each feature has in the whole table, one feature after the other."""
+        return [feature.size for feature in self.single + self.lists]
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Rows of the table, by their numbers in it."""
         few = self.sparse_gradients and self.training and not torch.compiler.is_compiling()
         if few and ROWS_PER_NUMBER * numbers.shape[0] < self.table.shape[0]:
             return functional.embedding(numbers, self.table, sparse=True)

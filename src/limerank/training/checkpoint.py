@@ -131,8 +131,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def comparable(config: RunConfig) -> dict[str, Any]:
-    """A configuration as flat keys; where the dataset is does not matter, what is in it has a fingerprint."""
-    values = config.model_dump(mode="json", exclude={"dataset"})
+    """A configuration as flat keys; where the dataset is does not matter, what is in it has a fingerprint.
+
+    Nor does it matter on how many processes a training goes on, and which of them holds what.
+    """
+    values = config.model_dump(mode="json", exclude={"dataset", "distributed"})
     flat = {f"model.{key}": value for key, value in values.pop("model").items()}
     flat |= {f"train.{key}": value for key, value in values.pop("train").items()}
     return values | flat

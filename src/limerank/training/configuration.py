@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from limerank.config import RunConfig, TrainConfig, apply_overrides, parse_override, read_yaml
+from limerank.config import DistributedConfig, RunConfig, TrainConfig, apply_overrides, parse_override, read_yaml
 from limerank.data.sources.table.read import DESCRIPTION, describes_a_log
 from limerank.data.store.manifest import MANIFEST
 from limerank.errors import UsageError, did_you_mean
@@ -21,6 +21,8 @@ from limerank.typed import problem_of_value, validate
 
 PRESET_RANKER = "lime-mha"
 """What a preset trains unless `model.name` says otherwise."""
+EXAMPLES = {"model": "model.width", "train": "train.epochs", "distributed": "distributed.embeddings"}
+"""The sections, each with one of its keys."""
 
 
 def load_configuration(asked: str | Path, overrides: Sequence[str] = (), dataset: Path | None = None) -> RunConfig:
@@ -55,11 +57,22 @@ def overridden_training(config: RunConfig, overrides: Sequence[str]) -> RunConfi
     """The configuration of a run that goes on from another: how it trains may change, what it is may not."""
     for override in overrides:
         key = parse_override(override)[0]
-        if not (key == "seed" or key.startswith("train.")):
+        if not (key == "seed" or key.startswith(("train.", "distributed."))):
             raise UsageError(
-                f"--set {override}: a run that goes on keeps its ranker and dataset; change train.* or seed"
+                f"--set {override}: a run that goes on keeps its ranker and dataset; change train.*, distributed.* or "
+                "seed"
             )
     return configured(config.model_dump(mode="json", exclude={"preset"}), Path(), "the run's configuration", overrides)
+
+
+def overridden_distribution(overrides: Sequence[str]) -> DistributedConfig:
+    """How processes go on with a training that was stopped; nothing else of it may change."""
+    for override in overrides:
+        if not parse_override(override)[0].startswith("distributed"):
+            raise UsageError(f"--set {override}: a training that is resumed keeps its configuration but distributed.*")
+    values = apply_overrides({}, overrides)
+    _check_overrides(overrides, values)
+    return validate(DistributedConfig, values["distributed"], "--set")
 
 
 def named_values(name: str) -> dict[str, Any] | None:
@@ -128,7 +141,7 @@ def _check_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> Non
 
 def sections_of(ranker: str | None) -> dict[str, type[BaseModel]]:
     """The typed sections of a run configuration; that of the ranker's options only if it is known."""
-    sections: dict[str, type[BaseModel]] = {"": RunConfig, "train": TrainConfig}
+    sections: dict[str, type[BaseModel]] = {"": RunConfig, "train": TrainConfig, "distributed": DistributedConfig}
     return sections | ({"model": RANKERS[ranker].options_type} if ranker is not None and ranker in RANKERS else {})
 
 
@@ -142,8 +155,7 @@ def problem_of_key(dotted: str, value: Any, ranker: str | None) -> str:
         return "" if str(value) in RANKERS else f"no ranker '{value}'{did_you_mean(str(value), RANKERS)}"
     if dotted == "preset" and value is not None:
         return "" if str(value) in PRESETS else f"no preset '{value}'{did_you_mean(str(value), PRESETS)}"
-    if dotted in ("model", "train"):
-        example = {"model": "model.width", "train": "train.epochs"}[dotted]
+    if example := EXAMPLES.get(dotted):
         return f"'{dotted}' is a section; set one of its keys, such as {example}"
     if dotted in known:
         return problem_of_value(sections[section], key, value)
@@ -164,7 +176,7 @@ def _nearest_key(dotted: str, known: Mapping[str, str]) -> str:
 
 def _leaves(dotted: str, value: Any) -> Iterator[tuple[str, Any]]:
     """`train={epochs: 3}` sets train.epochs."""
-    if isinstance(value, Mapping) and dotted in ("model", "train"):
+    if isinstance(value, Mapping) and dotted in EXAMPLES:
         for key, inner in value.items():
             yield f"{dotted}.{key}", inner
     else:

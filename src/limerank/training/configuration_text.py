@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from limerank.config import RunConfig, TrainConfig
+from limerank.config import DistributedConfig, RunConfig, TrainConfig
 from limerank.errors import UsageError
 from limerank.models import check_model
 from limerank.models.presets import complete
@@ -39,6 +39,8 @@ def render_configuration(name: str, dataset: str = PLACEHOLDER) -> str:
         *_section(options, options.model_dump(mode="json")),
         "train:",
         *_section(train, train.model_dump(mode="json")),
+        "distributed:",
+        *_section(DistributedConfig(), DistributedConfig().model_dump(mode="json")),
     ]
     return "\n".join(lines) + "\n"
 

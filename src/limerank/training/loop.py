@@ -14,7 +14,6 @@ from limerank.batch import RequestBatch
 from limerank.config import RunConfig
 from limerank.data.batches import Position, RequestLoader
 from limerank.errors import DataError
-from limerank.evaluation.evaluate import evaluate
 from limerank.metrics import Metrics
 from limerank.progress import Bar, Progress
 from limerank.splits import Part
@@ -31,6 +30,10 @@ from limerank.training.checkpoint import (
     set_random_state,
     write_checkpoint,
 )
+from limerank.training.distributed.evaluating import evaluate_together
+from limerank.training.distributed.ranks import is_lost
+from limerank.training.distributed.stopping import NotedInterrupts
+from limerank.training.distributed.together import draw_apart
 from limerank.training.news import epoch_line, selection_value, step_line, time_line
 from limerank.training.optimizer import learning_rate_factor
 from limerank.training.records.stages import StageTimes
@@ -76,7 +79,8 @@ class TrainingLoop:
         self.times = times
         self.watch = watch
         self.state = TrainingState()
-        self.interrupts = Interrupts()
+        self.ranks = step.ranks
+        self.interrupts = Interrupts() if self.ranks.size == 1 else NotedInterrupts()
         self.window = ProgressiveWindow(loader, step) if self.config.order == "time" else None
         self.saved_step = 0
         self.saved_at = self.logged_at = self.said_at = self.began = time.perf_counter()
@@ -92,30 +96,33 @@ class TrainingLoop:
 
     def restore(self, header: Header) -> None:
         """Stand where a checkpoint was written: the next step is the one that would have come next."""
-        tensors = read_tensors(self.folder / LAST)
+        tensors = read_tensors(self.folder / LAST) if self.ranks.is_first else {}
         self.state = header.state
         try:
-            self.step.ranker.load_state_dict(_below("model.", tensors))
-            self.step.optimizer.load(_below("optimizer.", tensors))
+            self.step.state.load_weights(lambda: _below("model.", tensors))
+            self.step.state.load_moments(_below("optimizer.", tensors))
         except (RuntimeError, KeyError, ValueError) as unfit:
+            if is_lost(unfit):
+                raise
             raise DataError(f"{self.folder / LAST}: does not fit the ranker ({str(unfit).splitlines()[0]})") from None
         self.step.ranker.resume_at(self.state.step)
         if self.state.scaler:
             self.step.scaler.load_state_dict(self.state.scaler)
-        if self.window is not None:
+        if self.window is not None and self.ranks.is_first:
             self.window.load(_below("window.", tensors))
         self.loader.position = Position(self.state.passes, self.state.batches)
         self.saved_step = self.began_step = self.state.step
         log = self.folder / run.EPOCHS
-        if log.exists():
+        if self.ranks.is_first and log.exists():
             with log.open("r+b") as handle:
                 handle.truncate(self.state.log_bytes)
-        set_random_state(tensors, self.step.device)
+        if self.ranks.size == 1:  # several draw by the number of the step
+            set_random_state(tensors, self.step.device)
 
     def run(self) -> None:
         """Train to the end; the best weights are left in the ranker."""
         self.began = time.perf_counter()
-        board = self._board() if self.config.tensorboard else None
+        board = self._board() if self.config.tensorboard and self.ranks.is_first else None
         self.board = board
         try:
             with self.interrupts, self.progress.bar(f"training {self.step.ranker.name}", self.steps) as self.bar:
@@ -124,7 +131,8 @@ class TrainingLoop:
         finally:
             if board is not None:
                 board.close()
-        run.load_weights(self.step.ranker, self.folder / best_weights(self.state.best_epoch))
+        best = self.folder / best_weights(self.state.best_epoch)
+        run.load_weights(self.step.ranker, best, self.step.state.load_weights)
 
     def _board(self) -> TensorBoardLog:
         return TensorBoardLog(self.folder / run.TENSORBOARD, self.began_step + 1 if self.began_step else None)
@@ -169,13 +177,15 @@ class TrainingLoop:
     def _learn(self, batch: RequestBatch) -> None:
         """One step, and what is due after it."""
         self.in_step = True
-        state, rows = self.state, len(batch.labels)
+        state = self.state
+        draw_apart(self.asked.seed, state.step, self.ranks)
         if self.window is not None:
             self.window.predict(batch, state.batches)
         try:
             loss = self.step(batch, learning_rate_factor(state.step, self.steps, self.config))
         except NotFiniteError as broken:
             raise self._diverged(Position(state.passes, state.batches), state.step + 1, str(broken)) from None
+        rows = self.step.rows(batch)
         state.step += 1
         state.batches = self.loader.position.batches
         state.rows += rows
@@ -188,7 +198,10 @@ class TrainingLoop:
         self.bar.advance()
         if state.step % self.config.log_steps == 0:
             self._log_steps()
-        if self._checkpoint_is_due():
+        stop, due = self.ranks.any(self._asked_to_stop(), self._checkpoint_is_due())
+        if stop:
+            raise KeyboardInterrupt
+        if due:
             self.save()
 
     def _log_steps(self) -> None:
@@ -200,7 +213,7 @@ class TrainingLoop:
         if self.board is not None:
             self.board.scalars(state.step, {f"train/{name}": value for name, value in numbers.items()})
         if self.window is not None:
-            metrics, until = self.window.measured()
+            metrics, until = self.window.measured(self.ranks)
             self._write("progressive", {"progressive": _dumped(metrics), "until_time": until})
         state.logged_loss, state.logged_rows, self.logged_at, self.timed_rows = 0.0, 0, now, 0
         self.bar.tell(f"loss {loss:.4f}, {per_second:,.0f} rows/s")
@@ -212,9 +225,11 @@ class TrainingLoop:
     def _measure(self) -> None:
         """The end of an epoch: metrics of the part that selects, the best weights, a line, a checkpoint."""
         with self.times.stage("validating"):
-            metrics = evaluate(self.step.ranker, self.validation, device=self.step.device)
+            metrics = evaluate_together(self.step.ranker, self.validation, self.ranks, self.step.device)
         with self.interrupts.held():
             self._end_epoch(metrics)
+        if self.ranks.any(self._asked_to_stop())[0]:
+            raise KeyboardInterrupt
         if self.watch is not None:
             try:
                 self.watch(self.state.epochs, metrics)
@@ -240,8 +255,11 @@ class TrainingLoop:
             self._check_finite()
             state.best_epoch, state.best_value, state.best_metrics = state.epochs, value, metrics
             best_file = self.folder / best_weights(state.epochs)
-            with self.room(), self.times.stage("saving"), files.replaced_file(best_file) as aside:
-                run.save_weights(self.step.ranker, aside)
+            with self.room(), self.times.stage("saving"):
+                weights = self.step.state.weights()
+                if self.ranks.is_first:
+                    with files.replaced_file(best_file) as aside:
+                        run.save_weights(weights, aside)
         self.save()
 
     def save(self) -> None:
@@ -253,20 +271,24 @@ class TrainingLoop:
             state.log_bytes = log.stat().st_size if log.exists() else 0
             state.stage_seconds = self.times.seconds
             state.scaler = self.step.scaler.state_dict()
-            config = comparable(self.asked)
+            config, tensors = comparable(self.asked), dict(self._tensors())
             header = Header(format=FORMAT, data_fingerprint=self.loader.dataset.fingerprint, config=config, state=state)
-            write_checkpoint(self.folder, header, dict(self._tensors()))
+            if self.ranks.is_first:
+                write_checkpoint(self.folder, header, tensors)
         self.saved_step, self.saved_at = state.step, time.perf_counter()
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, value in self.step.ranker.state_dict().items():
+        for name, value in self.step.state.weights().items():
             yield f"model.{name}", value.detach().cpu().contiguous()
-        for name, value in self.step.optimizer.tensors():
+        for name, value in self.step.state.moments():
             yield f"optimizer.{name}", value.detach().cpu().contiguous()
         yield from random_state(self.step.device).items()
         if self.window is not None:
-            for name, value in self.window.tensors():
+            for name, value in self.window.tensors(self.ranks):
                 yield f"window.{name}", value
+
+    def _asked_to_stop(self) -> bool:
+        return isinstance(self.interrupts, NotedInterrupts) and self.interrupts.pending
 
     def _checkpoint_is_due(self) -> bool:
         every = self.config.checkpoint_steps
@@ -281,9 +303,12 @@ class TrainingLoop:
             raise self._diverged(last, state.step, "some weights are not finite after it")
 
     def _diverged(self, batch: Position, step: int, reason: str) -> DataError:
-        """The error to raise; the batch is kept."""
+        """The error to raise; the batch is kept, whole."""
         self.loader.position = batch
-        return diverged(self.loader, batch.batches, step, reason, self.folder, self._kept())
+        kept = self.folder if self.ranks.is_first else None
+        error = diverged(self.loader, batch.batches, step, reason, kept, self._kept())
+        self.ranks.wait()  # whoever ends first ends all
+        return error
 
     def _kept(self) -> str:
         if not self.saved_step:
@@ -296,6 +321,8 @@ class TrainingLoop:
         return files.full_disk_named(self.folder / LAST, f"free some, then {again}", self._kept())
 
     def _write(self, kind: str, values: Mapping[str, object]) -> None:
+        if not self.ranks.is_first:
+            return
         seconds = round(sum(self.times.seconds.values()), 3)
         with self.room():
             run.append_line(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -98,12 +97,16 @@ class Optimizer:
             "tables": adam(tables, lr=rate, weight_decay=decay),
         }
         self.largest_rates = {"dense": config.learning_rate, "tables": rate}
+        self.sparse = sparse
+
+    def parameters_of(self, part: str) -> list[nn.Parameter]:
+        """Those of the `dense` parts, or of the `tables`."""
+        return [parameter for group in self.parts[part].param_groups for parameter in group["params"]]
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All that is learned."""
-        groups = chain.from_iterable(part.param_groups for part in self.parts.values())
-        return [parameter for group in groups for parameter in group["params"]]
+        return [parameter for part in self.parts for parameter in self.parameters_of(part)]
 
     def zero_grad(self) -> None:
         """Forget the last gradients."""
@@ -119,10 +122,17 @@ class Optimizer:
         if scaler is not None:
             scaler.update()
 
-    def clip(self, most: float) -> Tensor:
-        """Scale all gradients down so that their common norm is at most this; returns the norm they had."""
-        values = [_summed_in_place(parameter) for parameter in self.parameters if parameter.grad is not None]
-        norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one) for one in values]))
+    def clip(self, most: float, whole_norm: Callable[[nn.Parameter, Tensor], Tensor] | None = None) -> Tensor:
+        """Scale all gradients down so that their common norm is at most this; returns the norm they had.
+
+        Where other processes hold rows of tables, `whole_norm` knows the norm of a parameter's gradient from that here.
+        """
+        learned = [parameter for parameter in self.parameters if parameter.grad is not None]
+        values = [_summed_in_place(parameter) for parameter in learned]
+        norms = [torch.linalg.vector_norm(one) for one in values]
+        if whole_norm is not None:
+            norms = [whole_norm(parameter, norm) for parameter, norm in zip(learned, norms, strict=True)]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         scale = (most / (norm + EPSILON)).clamp(max=1.0)
         for one in values:
             one.mul_(scale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from limerank import __version__, files
 from limerank.config import RunConfig, load_run_config
@@ -24,6 +26,7 @@ from limerank.errors import DataError
 from limerank.metrics import Metrics
 from limerank.models import Ranker, build_ranker, complete_model
 from limerank.threads import available_cores
+from limerank.training.distributed.ranks import is_lost
 from limerank.typed import validate
 
 CONFIG, RECORD, EPOCHS, WEIGHTS = "config.yaml", "run.json", "metrics.jsonl", "model.safetensors"
@@ -31,6 +34,7 @@ REPORT, TENSORBOARD = "report.html", "tensorboard"
 UNFINISHED_ENDING = ".unfinished"
 """The folder of a training that is under way, or that was stopped and can be resumed, is called so."""
 FIX = "train the run again"
+Reading = Callable[[], Mapping[str, Tensor]]
 
 
 class Continued(BaseModel):
@@ -148,16 +152,24 @@ def write_config(folder: Path, config: RunConfig, final: Path) -> None:
     files.write_text(folder / CONFIG, yaml.safe_dump(values, sort_keys=False))
 
 
-def save_weights(ranker: Ranker, path: Path) -> None:
+def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write a ranker's weights into a folder that is being staged."""
-    save_file({name: value.contiguous() for name, value in ranker.state_dict().items()}, path)
+    save_file({name: value.contiguous() for name, value in weights.items()}, path)
 
 
-def load_weights(ranker: Ranker, path: Path) -> None:
-    """Read a ranker's weights; a damaged or foreign file is an error that names it."""
+def load_weights(ranker: Ranker, path: Path, load: Callable[[Reading], object] | None = None) -> None:
+    """Read a ranker's weights; a damaged or foreign file is an error that names it.
+
+    `load` takes what reads them, where more than one process loads: the others have no file.
+    """
     try:
-        ranker.load_state_dict(load_file(path))
+        if load is None:
+            ranker.load_state_dict(load_file(path))
+        else:
+            load(lambda: load_file(path))
     except (OSError, SafetensorError, RuntimeError) as broken:
+        if is_lost(broken):
+            raise
         reason = str(broken).splitlines()[0]
         raise DataError(f"{path}: cannot be loaded as weights of '{ranker.name}' ({reason}); {FIX}") from None
 

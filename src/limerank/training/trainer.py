@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from limerank import files
-from limerank.config import RunConfig, load_run_config
+from limerank.config import DistributedConfig, RunConfig, load_run_config
 from limerank.data.batches import RequestLoader
-from limerank.data.describe.labels import count_labels
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.new_day import Ints, new_day
-from limerank.errors import DataError
-from limerank.evaluation.evaluate import evaluate, evaluation_loader, oracle
+from limerank.evaluation.evaluate import evaluation_loader, oracle
 from limerank.evaluation.floor import counting_floor
 from limerank.metrics import Metrics
 from limerank.models import build_ranker, complete_model
@@ -21,19 +20,20 @@ from limerank.progress import Progress
 from limerank.splits import Part
 from limerank.threads import warn_if_spinning
 from limerank.training import run
-from limerank.training.checkpoint import LAST, Header, TrainingState, comparable, read_header
+from limerank.training.checkpoint import LAST, Header, TrainingState, comparable
+from limerank.training.distributed.evaluating import evaluate_together
+from limerank.training.distributed.ranks import Ranks
+from limerank.training.distributed.together import check_shared
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
 from limerank.training.records.stages import StageTimes, utc_now
 from limerank.training.steps.device import device_of
+from limerank.training.steps.labels import check_labels
 from limerank.training.steps.start import start_from_items
 from limerank.training.steps.step import TrainingStep
+from limerank.training.stopped import CONTINUED, Stopped
 from limerank.training.unfinished import begun, clear, finished_folder, is_done, publish, reopened, unfinished_folder
-from limerank.typed import validate
-
-CONTINUED = "continued.json"
-"""What a training that goes on from another run needs to be resumed, beside its checkpoint."""
 
 
 def train(
@@ -51,42 +51,58 @@ def train(
     `where` is what an error in the configuration calls it: usually its file. An exception that `watch` raises ends the
     training, and nothing of it is kept. Without `test` the test part is not looked at, and the record has no metrics of
     it. A training that is interrupted or killed can be resumed from its last checkpoint.
+
+    Where a process group of torch.distributed is open, its processes train together, and the first one writes. When
+    torchrun has started them again (--max-restarts), they go on from the last checkpoint.
     """
+    ranks = Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
-    device = device_of(config.train)
-    with begun(out, overwrite=overwrite) as folder:
+    if ranks.any(ranks.is_first and ranks.started_again and is_of(out, config))[0]:
+        return resume(out, progress, test=test)
+    device = device_of(config.train, ranks)
+    with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where, fresh=True)
-        clear(folder, overwrite=overwrite)
-        run.write_config(folder, config, final=out)
+        if ranks.is_first:
+            clear(folder, overwrite=overwrite)
+            run.write_config(folder, config, final=out)
         finished = training.finish(watch=watch, test=test)
-    if test:  # trials of a search are many, and nobody looks at their pages
+    if test and ranks.is_first:  # trials of a search are many, and nobody looks at their pages
         report_if_possible(out, progress)
     return finished
 
 
-def resume(out: Path, progress: Progress, *, test: bool = True) -> run.FinishedRun:
-    """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on."""
-    out = finished_folder(out)
-    with reopened(out) as folder:
-        finished = _resumed(folder, out, progress, test)
-    if test:
+def resume(
+    out: Path, progress: Progress, *, test: bool = True, distributed: DistributedConfig | None = None
+) -> run.FinishedRun:
+    """Go on with a training that was stopped, from its last checkpoint, exactly as it would have gone on.
+
+    Another number of processes may go on with it, and hold its tables another way.
+    """
+    out, ranks = finished_folder(out), Ranks.here()
+    with reopened(out) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
+        finished = _resumed(folder, out, progress, test, distributed)
+    if test and ranks.is_first:
         report_if_possible(out, progress)
     return finished
 
 
-def _resumed(folder: Path, out: Path, progress: Progress, test: bool) -> run.FinishedRun:
-    if is_done(folder):
-        publish(folder, out)
-        return run.FinishedRun.open(out)
+def _resumed(
+    folder: Path, out: Path, progress: Progress, test: bool, distributed: DistributedConfig | None
+) -> run.FinishedRun:
+    ranks = Ranks.here()
+    if ranks.any(ranks.is_first and is_done(folder))[0]:
+        if ranks.is_first:
+            publish(folder, out)
+        return _told(run.FinishedRun.open(out) if ranks.is_first else None, out, ranks)
     where = folder / run.CONFIG
-    config = load_run_config(where)
-    device = device_of(config.train)
-    header = read_header(folder, config, StoredDataset.open(config.dataset).fingerprint)
-    progress.say(f"going on with {out} at step {header.state.step:,}")
-    training = _Training(config, folder, out, progress, device, str(where), header)
-    if (folder / CONTINUED).is_file():
-        values = files.read_json(folder / CONTINUED, DataError, run.FIX)
-        training.continue_from(validate(run.Continued, values, str(folder / CONTINUED), DataError))
+    stopped = Stopped.read(folder) if ranks.is_first else None
+    stopped = Stopped.model_validate_json(ranks.told("" if stopped is None else stopped.model_dump_json()))
+    config = stopped.config.model_copy(update={"distributed": distributed or stopped.config.distributed})
+    device = device_of(config.train, ranks)
+    progress.say(f"going on with {out} at step {stopped.header.state.step:,}")
+    training = _Training(config, folder, out, progress, device, str(where), stopped.header)
+    if stopped.continued is not None:
+        training.continue_from(stopped.continued)
     return training.finish(test=test)
 
 
@@ -106,16 +122,17 @@ def continue_run(
 
     New requests are cut by time: the first train, later ones select, the last measure both runs (`new_day`).
     """
-    where = str(before.path / run.CONFIG)
+    where, ranks = str(before.path / run.CONFIG), Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
-    device = device_of(config.train)
-    with begun(out, overwrite=overwrite) as folder:
+    device = device_of(config.train, ranks)
+    with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where)
         day = new_day(training.dataset, before.record.data_fingerprint)
-        clear(folder, overwrite=overwrite)
-        run.write_config(folder, config, final=out)
+        if ranks.is_first:
+            clear(folder, overwrite=overwrite)
+            run.write_config(folder, config, final=out)
         progress.say(day.text)
-        run.load_weights(training.ranker, before.path / run.WEIGHTS)
+        run.load_weights(training.ranker, before.path / run.WEIGHTS, training.step.state.load_weights)
         on_all, on_test = (training.evaluate(requests) for requests in (day.requests, day.test_requests))
         continued = run.Continued(
             run=before.path.absolute().name,
@@ -129,11 +146,22 @@ def continue_run(
             before_on_all=on_all,
             before_on_test=on_test,
         )
-        files.write_json(folder / CONTINUED, continued.model_dump())
+        if ranks.is_first:
+            files.write_json(folder / CONTINUED, continued.model_dump())
         training.continue_from(continued)
         finished = training.finish()
-    report_if_possible(out, progress)
+    if ranks.is_first:
+        report_if_possible(out, progress)
     return finished
+
+
+def _told(finished: run.FinishedRun | None, out: Path, ranks: Ranks) -> run.FinishedRun:
+    """The finished run as the first rank opened it; others may not see its folder."""
+    if ranks.size == 1 and finished is not None:
+        return finished
+    config = ranks.told("" if finished is None else finished.config.model_dump_json())
+    record = ranks.told("" if finished is None else finished.record.model_dump_json())
+    return run.FinishedRun(out, RunConfig.model_validate_json(config), run.RunRecord.model_validate_json(record))
 
 
 class _Training:
@@ -155,17 +183,22 @@ class _Training:
         self.config, self.folder, self.out, self.progress = config, folder, out, progress
         self.device = device
         self.header = header
+        self.ranks = Ranks.here()
+        check_shared(config, self.ranks)
         self.times = StageTimes(header.state.stage_seconds if header else None)
         with self.times.stage("loading"):
-            self.dataset = StoredDataset.open(config.dataset, check_hashes=True)
-            _check_labels(self.dataset, progress)
+            self.dataset = StoredDataset.open(config.dataset, check_hashes=self.ranks.number_here == 0)
+            check_labels(self.dataset, progress)
         torch.manual_seed(config.seed)
         with self.times.stage("building"):
             tasks = tuple(task.name for task in self.dataset.schema.tasks)
             self.ranker = build_ranker(config.model, self.dataset.encoders.space(), len(tasks), where)
             if fresh:  # no weights to go on from
                 start_from_items(self.ranker, self.dataset, self.dataset.requests_in(Part.TRAIN), config.seed)
-            self.step = TrainingStep(self.ranker, config.train, tasks, device)
+            self.parameters = run.count_parameters(self.ranker)
+            self.step = TrainingStep(
+                self.ranker, config.train, tasks, device, ranks=self.ranks, distributed=config.distributed
+            )
         self.selecting = Part.TEST if self.dataset.schema.split.select_on_test else Part.VALIDATION
         self.requests = {part: self.dataset.requests_in(part) for part in (Part.TRAIN, self.selecting, Part.TEST)}
         self.continued: run.Continued | None = None
@@ -183,29 +216,34 @@ class _Training:
 
     def loader(self, requests: Ints) -> RequestLoader:
         """What evaluation reads."""
-        return evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
+        loader = evaluation_loader(self.dataset, requests, self.config.train.max_history, self.ranker.needs_times)
+        loader.portion = self.ranks.portion
+        return loader
 
     def evaluate(self, requests: Ints) -> dict[str, Metrics]:
         """Metrics of the ranker as it is."""
-        return evaluate(self.ranker, self.loader(requests), device=self.device)
+        return evaluate_together(self.ranker, self.loader(requests), self.ranks, self.device)
 
     def finish(self, *, watch: Watch | None = None, test: bool = True) -> run.FinishedRun:
         """Train to the end, measure, and make the folder the run."""
         loop = self._loop(watch)
         loop.run()
-        testing = self.loader(self.requests[Part.TEST]) if test else None
+        testing, first = self.loader(self.requests[Part.TEST]) if test else None, self.ranks.is_first
         with self.times.stage("testing"):
-            tested = {} if testing is None else evaluate(self.ranker, testing, device=self.device)
-            counted = {} if testing is None else counting_floor(testing)
-            true = {} if testing is None else oracle(testing)
-        with loop.room():
-            with self.times.stage("saving"):
-                run.save_weights(self.ranker, self.folder / run.WEIGHTS)
-            record = self._record(loop.state, tested, counted, true)
-            files.write_json(self.folder / run.RECORD, record.model_dump())
-        (self.folder / CONTINUED).unlink(missing_ok=True)
-        publish(self.folder, self.out)
-        return run.FinishedRun.open(self.out)
+            tested = {} if testing is None else self.evaluate(self.requests[Part.TEST])
+            counted = counting_floor(testing) if testing is not None and first else {}
+            true = oracle(testing) if testing is not None and first else {}
+        with self.times.stage("saving"):
+            weights = self.step.state.weights()
+        if first:
+            with loop.room():
+                with self.times.stage("saving"):
+                    run.save_weights(weights, self.folder / run.WEIGHTS)
+                record = self._record(loop.state, tested, counted, true)
+                files.write_json(self.folder / run.RECORD, record.model_dump())
+            (self.folder / CONTINUED).unlink(missing_ok=True)
+            publish(self.folder, self.out)
+        return _told(run.FinishedRun.open(self.out) if first else None, self.out, self.ranks)
 
     def _loop(self, watch: Watch | None) -> TrainingLoop:
         training, progress, requests = self.config.train, self.progress, self.requests
@@ -218,12 +256,14 @@ class _Training:
             order=training.order,
             prefetch=training.prefetch,
             with_times=self.ranker.needs_times,
+            portion=self.ranks.portion,
         )
         if self.selecting is Part.TEST:
             progress.say("note: this dataset selects on its test part, as leaderboards do; the run records it")
         passes = training.passes
         progress.say(
-            f"training {self.ranker.name} ({run.count_parameters(self.ranker):,} parameters): "
+            f"training {self.ranker.name} ({self.parameters:,} parameters"
+            f"{f', {self.ranks.size} processes' * (self.ranks.size > 1)}): "
             f"{len(loader.requests):,} requests, {len(loader):,} steps an epoch, at most {passes} epoch"
             f"{'s' * (passes > 1)}"
         )
@@ -255,11 +295,11 @@ class _Training:
         seconds = self.times.seconds
         return run.RunRecord(
             model=self.ranker.name,
-            parameters=run.count_parameters(self.ranker),
+            parameters=self.parameters,
             seed=self.config.seed,
             data_fingerprint=self.dataset.fingerprint,
             versions=run.versions(),
-            machine=run.machine(),
+            machine=run.machine() | ({"processes": self.ranks.size} if self.ranks.size > 1 else {}),
             selected_on=self.selecting.value,
             epochs=state.epochs,
             best_epoch=state.best_epoch,
@@ -277,24 +317,4 @@ class _Training:
             device=str(self.device),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             continued=self.continued,
-        )
-
-
-def _check_labels(dataset: StoredDataset, progress: Progress) -> None:
-    """Refuse a task that is the same in all of train; say where it cannot be measured."""
-    counted = count_labels(dataset)
-    for task in counted:
-        problem = task.problem()
-        if Part.TRAIN in task.one_class_in():
-            raise DataError(
-                f"{dataset.path}: {problem}; correct the label or leave the task out of the description, or change the "
-                "split, and prepare the log again"
-            )
-        if problem:
-            progress.say(f"note: {problem}")
-    selecting = Part.TEST if dataset.schema.split.select_on_test else Part.VALIDATION
-    if not any(task.parts[selecting].rows for task in counted):
-        raise DataError(
-            f"{dataset.path}: no row of the {selecting.value} part has a label, so nothing can select the weights; "
-            "change the split in the description of the log and prepare it again"
         )

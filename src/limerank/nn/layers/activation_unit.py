@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limerank.nn.peers import NOBODY, Peers
 from limerank.ops.gathered import PairNetwork
 
 Activation = Literal["relu", "dice"]
@@ -93,6 +94,8 @@ class Dice(nn.Module):
     training, so that no score depends on its batch mates. The averages are buffers and travel with the weights.
     """
 
+    peers: Peers = NOBODY
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.zeros(width))
@@ -110,11 +113,12 @@ class Dice(nn.Module):
     def _batch_statistics(self, rows: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         flat = rows.flatten(0, -2).to(self.mean.dtype)  # of half precision sums are not to be trusted
         weight = flat.new_ones(flat.shape[0], 1) if real is None else real.flatten()[:, None].to(flat.dtype)
-        count = weight.sum().clamp(min=1)
-        mean = (flat * weight).sum(0) / count
-        variance = ((flat - mean).square() * weight).sum(0) / count
+        events = self.peers.total(weight.sum())
+        count = events.clamp(min=1)
+        mean = self.peers.total((flat * weight).sum(0)) / count
+        variance = self.peers.total(((flat - mean).square() * weight).sum(0)) / count
         with torch.no_grad():
-            step = DICE_MOMENTUM * (weight.sum() > 0)  # a batch without one event teaches nothing
+            step = DICE_MOMENTUM * (events > 0)  # a batch without one event teaches nothing
             self.mean.lerp_(mean, step)
             self.variance.lerp_(variance, step)
         return mean, variance

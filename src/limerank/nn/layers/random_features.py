@@ -18,6 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from limerank.nn.peers import NOBODY, Peers
 from limerank.ops.jagged import row_of
 from limerank.ops.linear_attention import segment_max
 
@@ -29,6 +30,7 @@ class RandomFeatures(nn.Module):
     """`directions` omega [r, d_a], shared by all heads: a buffer that is saved, for cached rows depend on it."""
 
     directions: Tensor
+    peers: Peers = NOBODY
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class RandomFeatures(nn.Module):
     def redraw(self) -> None:
         """New directions, in place."""
         count, width = self.directions.shape
-        self.directions.copy_(orthogonal_directions(count, width, self.directions.device))
+        self.directions.copy_(self.peers.agreed(orthogonal_directions(count, width, self.directions.device)))
 
     def exponents(self, rows: Tensor) -> Tensor:
         """omega x' - |x'|^2 / 2: [..., d_a] to [..., r]."""

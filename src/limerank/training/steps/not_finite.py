@@ -22,13 +22,19 @@ FAILED_BATCH = "failed-batch.safetensors"
 MOST_NAMED = 5
 
 
-def diverged(loader: RequestLoader, batch_number: int, step: int, reason: str, folder: Path, kept: str) -> DataError:
-    """Save the batch that a step failed on, and the error to raise; `kept` says what there is to go back to."""
+def diverged(
+    loader: RequestLoader, batch_number: int, step: int, reason: str, folder: Path | None, kept: str
+) -> DataError:
+    """Save the batch that a step failed on, unless another process does, and the error to raise.
+
+    `kept` says what there is to go back to.
+    """
     requests = loader.plan()[batch_number]
-    path = folder / FAILED_BATCH
-    save_batch(loader.assemble(requests), requests, path)
+    if folder is not None:
+        save_batch(loader.assemble(requests), requests, folder / FAILED_BATCH)
+    where = "with the first process" if folder is None else f"in {folder / FAILED_BATCH}"
     return DataError(
-        f"step {step:,}: {reason}. The batch is in {path}; its requests: {_named(loader, requests)}. Train anew "
+        f"step {step:,}: {reason}. The batch is {where}; its requests: {_named(loader, requests)}. Train anew "
         f"(--overwrite) with a lower train.learning_rate or with train.clip_norm=1, and look at these requests; {kept}"
     )
 
@@ -63,6 +69,6 @@ def _named_tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, tuple):
         for number, one in enumerate(value):
             yield from _named_tensors(one, f"{name}.{number}")
-    elif value is not None:
+    elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _named_tensors(getattr(value, field.name), f"{name}.{field.name}".lstrip("."))

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from limerank.batch import RequestBatch
 from limerank.data.batches import RequestLoader
-from limerank.metrics import Metrics, measure
+from limerank.metrics import Metrics, MetricStream
+from limerank.training.distributed.evaluating import merged
+from limerank.training.distributed.ranks import Ranks
 from limerank.training.steps.device import moved
 from limerank.training.steps.step import TrainingStep
 
@@ -39,28 +41,33 @@ class ProgressiveWindow:
             probability = ranker(moved(batch, self.step.device)).sigmoid().float().cpu()
         ranker.train()
         requests, dataset = self.plan[number], self.loader.dataset
-        counts = batch.candidates.offsets.diff().numpy()
-        self.labels = torch.cat([self.labels, batch.labels])
-        self.probability = torch.cat([self.probability, probability.clone()])
-        self.request = torch.cat([self.request, torch.from_numpy(np.repeat(requests, counts))])
+        if not batch.empty:
+            own, counts = self.loader.portion.own(requests), batch.candidates.offsets.diff().numpy()
+            self.labels = torch.cat([self.labels, batch.labels])
+            self.probability = torch.cat([self.probability, probability.clone()])
+            self.request = torch.cat([self.request, torch.from_numpy(np.repeat(own, counts))])
         first_events = dataset.column("requests/start")[requests].astype(np.int64)
         self.until = torch.tensor([int(np.max(dataset.column("events/time")[first_events]))])
 
-    def measured(self) -> tuple[dict[str, Metrics], int]:
-        """Metrics per task of the window, and the time up to which it reaches; the next one begins."""
+    def measured(self, ranks: Ranks) -> tuple[dict[str, Metrics], int]:
+        """Metrics per task of the window, of all ranks, and the time up to which it reaches; the next one begins."""
         request = self.request.numpy()
         user = self.loader.dataset.column("requests/user")[request].astype(np.int64)
-        metrics = {
-            task.name: measure(self.labels[:, number].numpy(), self.probability[:, number].numpy(), user, request)
-            for number, task in enumerate(self.loader.dataset.schema.tasks)
-        }
+        streams = {}
+        for number, task in enumerate(self.loader.dataset.schema.tasks):
+            streams[task.name] = MetricStream()
+            labels, probability = self.labels[:, number].numpy(), self.probability[:, number].numpy()
+            streams[task.name].add(labels, probability, user, request)
+        metrics = merged(streams, ranks)
         self.labels, self.probability, self.request = self.labels[:0], self.probability[:0], self.request[:0]
         return metrics, int(self.until)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What a checkpoint keeps of it."""
-        for name in ("labels", "probability", "request", "until"):
-            yield name, getattr(self, name).clone()
+    def tensors(self, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
+        """What a checkpoint keeps of it: the rows of all ranks, on the first; nothing on the others."""
+        parts = ranks.gathered({name: getattr(self, name).numpy() for name in ("labels", "probability", "request")})
+        for name in parts[0] if parts else ():
+            yield name, torch.cat([torch.from_numpy(part[name]) for part in parts])
+        yield "until", self.until.clone()
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Go on with a window that `tensors` gave."""

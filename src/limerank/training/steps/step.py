@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from limerank.batch import RequestBatch
-from limerank.config import TrainConfig
+from limerank.config import DistributedConfig, TrainConfig
 from limerank.errors import UsageError
 from limerank.models import Ranker
+from limerank.training.distributed.pieces import WHOLE
+from limerank.training.distributed.ranks import Ranks
+from limerank.training.distributed.together import Together
+from limerank.training.distributed.whole import WholeState
 from limerank.training.optimizer import Optimizer
 from limerank.training.steps.device import DTYPES, moved
 
@@ -30,12 +34,21 @@ class TrainingStep:
         tasks: tuple[str, ...],
         device: torch.device,
         compiler: str = "inductor",
+        ranks: Ranks | None = None,
+        distributed: DistributedConfig | None = None,
     ) -> None:
-        """`compiler` is the backend of torch.compile, where it is asked for."""
+        """`compiler` is the backend of torch.compile, where it is asked for; `ranks` are those who share each batch."""
         self.ranker = ranker.to(device)
         self.device = device
         self.config = config
+        self.ranks = ranks or Ranks()
+        self.together: Together | None = None
+        if self.ranks.size > 1:
+            self.together = Together(ranker, self.ranks, distributed or DistributedConfig(), device)
         self.optimizer = Optimizer(ranker, config)
+        self.state = WholeState(
+            ranker, self.optimizer, self.ranks, WHOLE if self.together is None else self.together.cut
+        )
         self.weights = task_weights(config, tasks, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._losses = ranker.losses
@@ -47,36 +60,56 @@ class TrainingStep:
 
         Raises before anything is updated when the loss, or with `clip_norm` the norm of the gradients, is not finite.
         """
+        if self.together is not None:
+            self.together.begin(batch)
         loss, whole = self.forward(moved(batch, self.device))
+        if self.together is None:
+            _check_finite(whole)
+        elif batch.empty:
+            loss, whole = loss * 0, whole * 0
         self.optimizer.zero_grad()
         self.scaler.scale(whole).backward()
+        if self.together is not None:
+            loss, whole = self.together.add_up(self.optimizer, batch, loss, whole)
+            _check_finite(whole)
+        self._update(factor)
+        return float(loss.detach())
+
+    def _update(self, factor: float) -> None:
         if self.config.clip_norm is not None:
             for part in self.optimizer.parts.values():
                 self.scaler.unscale_(part)
-            norm = float(self.optimizer.clip(self.config.clip_norm))
+            whole_norm = None if self.together is None else self.together.whole_norm
+            norm = float(self.optimizer.clip(self.config.clip_norm, whole_norm))
             if not math.isfinite(norm):
                 if not self.scaler.is_enabled():
                     raise NotFiniteError(f"the norm of the gradients is {norm}")
                 self.scaler.update()  # fp16 overflowed: a smaller scale, and no step
-                return loss
+                return
         self.optimizer.step(factor, self.scaler)
-        return loss
 
-    def forward(self, batch: RequestBatch) -> tuple[float, Tensor]:
+    def rows(self, batch: RequestBatch) -> int:
+        """How many rows the last step learned from, on all ranks; `batch` is what this one had of it."""
+        return len(batch.labels) if self.together is None else self.together.rows
+
+    def forward(self, batch: RequestBatch) -> tuple[Tensor, Tensor]:
         """The mean cross-entropy of the tasks, and what is minimized: with the ranker's own term."""
         whole_precision = self.config.precision == "fp32"
         dtype = DTYPES[self.config.precision]
         with nullcontext() if whole_precision else torch.autocast(self.device.type, dtype):
             loss, own = self._losses(batch, self.weights)
-        whole = loss if own is None else loss + own
-        value = float(whole.detach())
-        if not math.isfinite(value):
-            raise NotFiniteError(f"the loss is {value}")
-        return (value if own is None else float(loss.detach())), whole
+        return loss, loss if own is None else loss + own
 
     def is_finite(self) -> bool:
         """Whether every weight is still a number: what is not must not be saved over what was."""
-        return all(bool(parameter.isfinite().all()) for parameter in self.ranker.parameters())
+        finite = all(bool(parameter.isfinite().all()) for parameter in self.ranker.parameters())
+        return not self.ranks.any(not finite)[0]
+
+
+def _check_finite(whole: Tensor) -> None:
+    value = float(whole.detach())
+    if not math.isfinite(value):
+        raise NotFiniteError(f"the loss is {value}")
 
 
 def task_weights(config: TrainConfig, tasks: tuple[str, ...], device: torch.device) -> Tensor | None:
