@@ -12,14 +12,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from limerank.errors import UnavailableError
+from limerank.errors import UsageError
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+T = TypeVar("T")
 KNOCK_SECONDS, PAUSE_SECONDS = 0.1, 0.02
 """Between two knocks at a lost shard, and before a call that failed is made again."""
 LONGEST_KNOCK = 2.0
@@ -46,7 +47,10 @@ class Patience:
 
     def __post_init__(self) -> None:
         if not 0 < self.hedge_ms <= self.patience_ms:
-            raise UnavailableError(f"hedge_ms must be above 0 and at most patience_ms, but is {self.hedge_ms:g}")
+            raise UsageError(
+                f"hedge_ms must be above 0 and at most patience_ms, but they are {self.hedge_ms:g} and "
+                f"{self.patience_ms:g}"
+            )
 
 
 @dataclass
@@ -90,13 +94,9 @@ class Asking(Generic[Q, A]):
         seconds = (patient if milliseconds is None else min(patient, max(milliseconds, 1.0))) / 1000
         return asyncio.run_coroutine_threadsafe(self._ask(questions, seconds), self._loop).result()
 
-    def run(self, work: Callable[[], Awaitable[A]]) -> A:
+    def run(self, work: Coroutine[None, None, T]) -> T:
         """Wait for something that has to happen in the thread of this asking."""
-
-        async def awaited() -> A:
-            return await work()
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
         """End the thread; who is asked now is lost."""

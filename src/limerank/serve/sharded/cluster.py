@@ -6,6 +6,8 @@ import logging
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
 from limerank.threads import available_cores
@@ -37,8 +39,7 @@ class RayCluster:
         Whatever cannot be reached is told in a line, after some seconds at most.
         """
         check_ray()
-        import ray
-
+        ray = ray_module()
         if ray.is_initialized():
             found = str(ray.get_runtime_context().gcs_address)
             if address not in (None, "auto", found):
@@ -67,9 +68,7 @@ class RayCluster:
 
     def close(self) -> None:
         """End the connection, and Ray, if it was started here."""
-        import ray
-        from ray import serve
-
+        ray, serve = ray_module(), serve_module()
         if not self.connected_here or not ray.is_initialized():
             return
         if self.started_here:
@@ -79,12 +78,21 @@ class RayCluster:
         self.connected_here = False
 
 
+def ray_module() -> Any:
+    """Ray, which has types only where it is installed."""
+    return import_module("ray")
+
+
+def serve_module() -> Any:
+    """Ray Serve, which needs packages of its own."""
+    return import_module("ray.serve")
+
+
 def check_ray() -> None:
     """Ray is there, with Serve, and new enough."""
     require_extra("ray", "ray")
     try:
-        import ray
-        from ray import serve  # noqa: F401 (it needs packages of its own)
+        ray, _ = ray_module(), serve_module()
     except ImportError as missing:
         raise UnavailableError(f"this needs Ray Serve ({missing}): pip install 'limerank[ray]'") from None
     found = tuple(int(number) for number in ray.__version__.split(".")[:2])

@@ -13,14 +13,14 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 from limerank import files
 from limerank.errors import BundleError, UnavailableError, UsageError
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.overlay.live import store_of
 from limerank.serve.sharded.asking import Asking, Lost, Patience
-from limerank.serve.sharded.cluster import RayCluster
+from limerank.serve.sharded.cluster import RayCluster, ray_module, serve_module
 from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question, weights_of
 from limerank.serve.sharded.shard import Shard
 from limerank.serve.sharded.slices import Slice, cut, digest
@@ -43,21 +43,22 @@ class DeployedShards:
 
     def __init__(self, names: Sequence[str], slices: Sequence[Slice], replicas: int, patience: Patience) -> None:
         """Use `deploy`."""
-        from ray import serve
-
+        serve = serve_module()
         self.names, self.slices = list(names), list(slices)
         handles = [serve.get_app_handle(name) for name in names]
 
         async def call(number: int, question: Question) -> Answer:
-            return await handles[number].answer.remote(question)  # type: ignore[no-any-return]
+            answer: Answer = await handles[number].answer.remote(question)
+            return answer
 
         async def facts(number: int) -> Facts:
-            return await handles[number].facts.remote()  # type: ignore[no-any-return]
+            said: Facts = await handles[number].facts.remote()
+            return said
 
         self.asking: Asking[Question, Answer] = Asking(call, facts, patience, replicas=replicas)
         self._closed = False
         try:
-            self.facts: list[Facts] = [self.asking.run(lambda n=n: facts(n)) for n in range(len(slices))]  # type: ignore[misc]
+            self.facts = [self.asking.run(facts(number)) for number in range(len(slices))]
         except BaseException:
             self.asking.close()
             raise
@@ -67,14 +68,13 @@ class DeployedShards:
         cls, cluster: RayCluster, bundle: Bundle, shards: int, replicas: int, patience: Patience
     ) -> DeployedShards:
         """Start scorers for every slice of a verified bundle; ready when this returns, or none of them is left."""
-        from ray import serve
-        from ray.serve.schema import LoggingConfig
+        serve = serve_module()
 
         if replicas < 1:
             raise UsageError(f"replicas must be at least 1, but are {replicas}")
         slices = cut(bundle.manifest.items, shards)
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
+        quiet = {"log_level": "ERROR", "enable_access_log": False}
         serve.start(proxy_location="Disabled", logging_config=quiet)
         token = f"{name_of_store(bundle)}-{bundle.manifest.id}-{secrets.token_hex(3)}"
         names = [f"{token}-{one.number + 1}" for one in slices]
@@ -97,7 +97,7 @@ class DeployedShards:
         ]
         try:
             serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-            wait_until_ready(names, slices, bundle)
+            wait_until_ready(names, slices, bundle, cluster.address)
             return cls(names, slices, replicas, patience)
         except BaseException:
             delete(names, wait=True)
@@ -133,10 +133,9 @@ def assignments(bundle: Bundle, slices: Sequence[Slice]) -> list[Assignment]:
     ]
 
 
-def wait_until_ready(names: Sequence[str], slices: Sequence[Slice], bundle: Bundle) -> None:
+def wait_until_ready(names: Sequence[str], slices: Sequence[Slice], bundle: Bundle, address: str) -> None:
     """Wait for every replica of every shard; the first that cannot come up is the error."""
-    from ray import serve
-
+    serve = serve_module()
     end = time.monotonic() + START_SECONDS
     while True:
         applications = serve.status().applications
@@ -148,10 +147,12 @@ def wait_until_ready(names: Sequence[str], slices: Sequence[Slice], bundle: Bund
         if all(status is not None and status.status == "RUNNING" for status in found):
             return
         if time.monotonic() > end:
-            late = next(one for one, status in zip(slices, found, strict=True) if status is None or status.status != "RUNNING")
+            late = next(
+                one for one, status in zip(slices, found, strict=True) if getattr(status, "status", "") != "RUNNING"
+            )
             raise UnavailableError(
-                f"{late.name}: bundle {bundle.manifest.id} was not ready after {START_SECONDS:.0f} seconds; is there "
-                "room for its scorers? see `ray status`; no shard was changed"
+                f"ray at {address}: {late.name} of bundle {bundle.manifest.id} was not ready after "
+                f"{START_SECONDS:.0f} seconds; is there room for its scorers? see `ray status`; no shard was changed"
             )
         time.sleep(POLL_SECONDS)
 
@@ -168,12 +169,9 @@ def reason_in(messages: Sequence[str]) -> str:
 
 def delete(names: Sequence[str], *, wait: bool) -> None:
     """End applications; Serve does it even if this process ends meanwhile."""
-    import ray
-    from ray import serve
-
-    if ray.is_initialized():
+    if ray_module().is_initialized():
         for name in names:
-            serve.delete(name, _blocking=wait)
+            serve_module().delete(name, _blocking=wait)
 
 
 def name_of_store(bundle: Bundle) -> str:
@@ -181,14 +179,17 @@ def name_of_store(bundle: Bundle) -> str:
     return prefix_of(store_of(bundle) or bundle.path)
 
 
-def prefix_of(store: Any) -> str:
+def prefix_of(store: Path) -> str:
     """The same of its folder."""
     return f"limerank-{files.digest_of(str(store.resolve()))[:8]}"
 
 
-def delete_leftovers(store: Any) -> None:
+def delete_leftovers(store: Path) -> None:
     """End scorers that a process which was killed has left behind; only who owns the store may do that."""
-    from ray import serve
-
+    serve = serve_module()
     prefix = f"{prefix_of(store)}-"
-    delete([name for name in serve.status().applications if name.startswith(prefix)], wait=True)
+    try:
+        applications = serve.status().applications
+    except serve.exceptions.RayServeException:  # Serve was never started there
+        return
+    delete([name for name in applications if name.startswith(prefix)], wait=True)

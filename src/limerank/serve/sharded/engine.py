@@ -10,9 +10,10 @@ from limerank.serve.answering import Stages
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import STATES_BYTES, AnyHistories, Engine
+from limerank.serve.histories.past import Histories
 from limerank.serve.sharded.asking import Patience
 from limerank.serve.sharded.cluster import RayCluster
-from limerank.serve.sharded.deployed import DeployedShards
+from limerank.serve.sharded.deployed import DeployedShards, delete_leftovers
 from limerank.serve.sharded.stages import ShardedStages
 from limerank.serve.states import UserStates
 from limerank.serve.workers import Workers
@@ -30,10 +31,11 @@ class ShardedEngine(Engine):
     with `close`, and so do its scorers.
     """
 
-    def __init__(self, bundle: Bundle, shards: DeployedShards, *, stale_budget: float | None = None, **own: Any) -> None:
+    def __init__(self, bundle: Bundle, shards: DeployedShards, **given: Any) -> None:
         """Use `open`."""
         self.shards = shards
-        super().__init__(bundle, stale_budget=stale_budget, **own)
+        self._own_cluster: RayCluster | None = None
+        super().__init__(bundle, **given)
 
     def _stages(self, stale_budget: float | None, beside_others: bool) -> Stages:
         return ShardedStages(self.bundle, self.workers, self.states, stale_budget, self.shards)
@@ -89,14 +91,46 @@ class ShardedEngine(Engine):
         engine._own_cluster = cluster if cluster is not ray else None
         return engine
 
-    _own_cluster: RayCluster | None = None
-
     def close(self) -> None:
         """End the worker threads, the scorers, and Ray, if it was started for this engine."""
         super().close()
         self.shards.close()
         if self._own_cluster is not None:
             self._own_cluster.close()
+
+
+class ShardedEngines:
+    """Opens the engines of one host on one Ray: what `Host.open` takes as `open_engine`."""
+
+    def __init__(
+        self, *, shards: int, replicas: int = 1, ray: str | None = None, patience: Patience | None = None
+    ) -> None:
+        self.shards, self.replicas, self.patience = shards, replicas, patience or Patience()
+        self.cluster = RayCluster.connect(ray)
+        self._tidy = False
+
+    def __call__(
+        self, store: BundleStore, bundle_id: str, *, workers: Workers, states: int | UserStates, histories: Histories
+    ) -> ShardedEngine:
+        """A sharded engine; scorers that a killed host of this store has left behind end first."""
+        if not self._tidy:
+            delete_leftovers(store.path)
+            self._tidy = True
+        return ShardedEngine.open(
+            store,
+            bundle_id,
+            shards=self.shards,
+            replicas=self.replicas,
+            ray=self.cluster,
+            patience=self.patience,
+            workers=workers,
+            states=states,
+            histories=histories,
+        )
+
+    def close(self) -> None:
+        """End the connection, and Ray, if it was started for this host."""
+        self.cluster.close()
 
 
 def check_shardable(bundle: Bundle) -> None:

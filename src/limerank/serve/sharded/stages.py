@@ -27,8 +27,13 @@ from limerank.serve.workers import Workers
 class Shards(Protocol):
     """The scorers of one bundle."""
 
-    slices: Sequence[Slice]
-    facts: Sequence[Facts]
+    @property
+    def slices(self) -> Sequence[Slice]:
+        """Which rows each has."""
+
+    @property
+    def facts(self) -> Sequence[Facts]:
+        """What each said of itself."""
 
     def ask(self, questions: dict[int, Question], milliseconds: float | None) -> dict[int, Answer | Lost]:
         """The answers by shard; one that gave none is lost."""
