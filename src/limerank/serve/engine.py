@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -73,7 +74,10 @@ class Engine:
         self.retrievers = Retrievers(bundle)
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
-        self.stages = Stages(bundle, self.workers, self.states, stale_budget, beside_others=workers is not None)
+        self.stages = self._stages(stale_budget, beside_others=workers is not None)
+
+    def _stages(self, stale_budget: float | None, beside_others: bool) -> Stages:
+        return Stages(self.bundle, self.workers, self.states, stale_budget, beside_others=beside_others)
 
     @classmethod
     def open(
@@ -117,7 +121,7 @@ class Engine:
         if self._own_histories and self.histories is not None:
             self.histories.close()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
