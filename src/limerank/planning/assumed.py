@@ -9,6 +9,10 @@ from limerank.planning.formula import Quantity
 LONGEST_INLINE_ID = 12
 """Bytes of an id that a dataset's table of ids holds without a place for its text elsewhere (Arrow's string views)."""
 
+KNOWN_ITEMS = 2**24
+"""Items of a catalog up to which an engine keeps what it reads of events, with four ways in which they can happen: its
+table has 2^28 bytes (`limerank.models.serving.events`), four of which every pair of item and way takes."""
+
 
 def _is(value: float, unit: str, about: str) -> Quantity:
     return Quantity(value=value, unit=unit, about=about)

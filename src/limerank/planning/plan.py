@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from limerank.planning.assumed import ASSUMED, LAYOUT, LIMITS, id_text_bytes
+from limerank.planning.assumed import ASSUMED, KNOWN_ITEMS, LAYOUT, LIMITS, id_text_bytes
 from limerank.planning.formula import Figure, Quantity, Sheet
+from limerank.planning.lines import Line
 from limerank.planning.rates import Machine, RankerRates, Rates
 from limerank.planning.stages import Stage, stages
 from limerank.planning.workload import Machines, Workload, given
@@ -84,13 +85,18 @@ def make_plan(rates: Rates, ranker: RankerRates, workload: Workload, machines: M
     )
 
 
-def quantities(rates: Rates, ranker: RankerRates) -> dict[str, Quantity]:
+def user_line(ranker: RankerRates, items: float) -> Line:
+    """The user stage with events that engines remember, or, of larger catalogs, compute every time."""
+    return ranker.user if items <= KNOWN_ITEMS else ranker.user_computed
+
+
+def quantities(rates: Rates, ranker: RankerRates, items: float) -> dict[str, Quantity]:
     """What was measured, as quantities that formulas read."""
 
     def of(value: float, unit: str, about: str) -> Quantity:
         return Quantity(value=value, unit=unit, about=about)
 
-    step, export, user = ranker.training, ranker.export, ranker.user
+    step, export, user = ranker.training, ranker.export, user_line(ranker, items)
     return {
         "prepare_fixed": of(rates.prepare.fixed, "core*s", "measured: preparing, whatever the log"),
         "prepare_per_event": of(rates.prepare.slope, "core*s/event", "measured: preparing, per event"),
@@ -121,7 +127,7 @@ def quantities(rates: Rates, ranker: RankerRates) -> dict[str, Quantity]:
 def sheet_of(rates: Rates, ranker: RankerRates, workload: Workload, machines: Machines) -> Sheet:
     """All that is given, nothing computed yet."""
     of_ids = {"id_text_bytes": id_text_bytes(workload.id_bytes)}
-    return Sheet({**given(workload, machines), **quantities(rates, ranker), **LAYOUT, **ASSUMED, **of_ids})
+    return Sheet({**given(workload, machines), **quantities(rates, ranker, workload.items), **LAYOUT, **ASSUMED, **of_ids})
 
 
 def _computed(
@@ -219,7 +225,7 @@ def _problems(sheet: Sheet) -> list[str]:
 
 def _warnings(ranker: RankerRates, workload: Workload) -> list[str]:
     asked = [
-        ("user stage", ranker.user, workload.history, "events"),
+        ("user stage", user_line(ranker, workload.items), workload.history, "events"),
         ("interaction", ranker.interaction, workload.candidates, "candidates"),
         ("offline item stage", ranker.export, workload.items, "items"),
     ]

@@ -65,7 +65,9 @@ class RankerRates(BaseModel):
     export: Line
     """Core-seconds of an export, by items."""
     user: Line
-    """Core-seconds of the user stage, by events of the history."""
+    """Core-seconds of the user stage, by events of the history, where what is read of them was kept."""
+    user_computed: Line
+    """The same where it is computed."""
     interaction: Line
     """Core-seconds of everything behind the user stage, by candidates: lookup, scores, the best of them."""
     scan: Line

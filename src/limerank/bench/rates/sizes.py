@@ -1,0 +1,78 @@
+"""At which sizes rates are fitted and checked: around what is asked for, within two minutes, never at the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limerank.errors import UsageError
+
+STAGES = (
+    "prepare",
+    "history store, write",
+    "history store, read",
+    "history store, bytes",
+    "training",
+    "offline item stage",
+    "user stage, events known",
+    "user stage, events computed",
+    "interaction",
+    "scan",
+)
+MOST_HISTORY, MOST_CANDIDATES = 16_384, 32_768
+"""What is measured at most: more takes too long, and the lines are long by then."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of one stage."""
+
+    fitted: tuple[int, ...]
+    checked: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is that is measured; `quick` shows that it works and nothing else."""
+
+    history: int = 1024
+    candidates: int = 4096
+    quick: bool = False
+    repeats: int = 7
+
+    def __post_init__(self) -> None:
+        least = 16 if self.quick else 64
+        if min(self.history, self.candidates) < least:
+            raise UsageError(f"--history and --candidates: rates are measured from {least} on, to have something to fit")
+
+    @property
+    def requests(self) -> int:
+        """Of a training step."""
+        return 2 if self.quick else 8
+
+    def of(self, stage: str) -> Sizes:
+        """The sizes of a stage: events, items, candidates."""
+        tenth = 10 if self.quick else 1
+        history, candidates = min(self.history, MOST_HISTORY), min(self.candidates, MOST_CANDIDATES)
+        catalog = 8192 // (4 * tenth)
+        return {
+            "prepare": Sizes((40_000 // tenth, 200_000 // tenth), (20_000 // tenth, 100_000 // tenth, 400_000 // tenth)),
+            "history store, write": Sizes((16, 128, 512), (64, 256, 1024)),
+            "history store, read": Sizes((64, 512), (128, 256, 1024)),
+            "history store, bytes": Sizes((2000, 10_000), (5000, 15_000, 20_000)),
+            "training": Sizes((history // 8, history // 2), (history // 4, (3 * history) // 4, history)),
+            "offline item stage": Sizes((2 * catalog - 1, 8 * catalog - 1), (4 * catalog - 1, 16 * catalog - 1, 24 * catalog - 1)),
+            "user stage, events known": Sizes(around(history), between(history)),
+            "user stage, events computed": Sizes(around(history), between(history)),
+            "interaction": Sizes(around(candidates), between(candidates)),
+            "scan": Sizes((8 * catalog - 1, 32 * catalog - 1), (16 * catalog - 1, 24 * catalog - 1, 48 * catalog - 1)),
+        }[stage]
+
+
+def around(size: int) -> tuple[int, ...]:
+    """What is asked for and less of it."""
+    return (max(1, size // 16), size // 4, size)
+
+
+def between(size: int) -> tuple[int, ...]:
+    """Sizes that were not fitted, the last one beyond those that were."""
+    return (size // 8, size // 2, 2 * size)
