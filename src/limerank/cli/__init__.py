@@ -21,6 +21,7 @@ from limerank.cli import (
     keys,
     links,
     models,
+    plan,
     prediction,
     quickstart,
     rank,
@@ -100,6 +101,7 @@ app.add_typer(events.app, name="events")
 app.add_typer(study.app, name="study")
 report.register(app)
 app.add_typer(bench.app, name="bench")
+plan.register(app)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ ASSUMED: Mapping[str, Quantity] = {
     "prepare_request_memory": _is(30, "byte/request", "of each request while the split is computed"),
     "table_copies": _is(3, "1", "of an embedding table in training: weights and Adam's two moments"),
     "dense_copies": _is(4, "1", "of other parameters in training: weights, gradients and Adam's two moments"),
-    "shard_items": _is(65_536, "item", "items whose rows an export holds per core"),
+    "shard_items": _is(65_536, "item/core", "items whose rows an export holds per core"),
     "events_per_transaction": _is(64, "event", "that the history store writes together at the peak"),
     "service_memory": _is(2e9, "byte/machine", "of a serving machine for programs, kept user states and buffers"),
 }

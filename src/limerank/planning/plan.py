@@ -227,7 +227,6 @@ def _warnings(ranker: RankerRates, workload: Workload) -> list[str]:
     asked = [
         ("user stage", user_line(ranker, workload.items), workload.history, "events"),
         ("interaction", ranker.interaction, workload.candidates, "candidates"),
-        ("offline item stage", ranker.export, workload.items, "items"),
     ]
     if workload.retrieval == "scan":
         asked[1] = ("scan", ranker.scan, workload.items, "items")

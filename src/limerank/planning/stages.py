@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
 PREPARE = Stage(
     "prepare",
-    "the log to a dataset, once; then a day's events are appended. One process on one machine",
+    "the log to a dataset, once; then a day's events are appended, counted at the same rate. One process on one machine",
     (
         ("log_events", "event", "events_per_day * days"),
         ("log_requests", "request", "log_events / events_per_request"),
@@ -181,7 +181,7 @@ EXPORT = Stage(
 
 HISTORIES = Stage(
     "history store",
-    "events since the export: written durably, read by every request whose user is not remembered",
+    "events of the last days: written durably, read by every request. Counted as the embedded store; Redis or Valkey hold it in memory",
     (
         ("peak_events", "event/s", "events_per_day / seconds_per_day * peak_factor"),
         ("store_seconds_per_event", "core*s/event", "store_fixed / events_per_transaction + store_per_event"),
@@ -190,8 +190,13 @@ HISTORIES = Stage(
         ("store_read_work", "core*s/request", "store_read_fixed + store_read_per_event * recent_events"),
         ("store_read_cores", "core", "requests_per_second * store_read_work"),
         ("store_cores", "core", "(store_write_cores + store_read_cores) / utilization"),
-        ("store_hours_per_day", "core*h/day", "(store_write_cores + store_read_cores) / seconds_per_hour * seconds_per_day"),
-        ("store_bytes", "byte", "store_fixed_bytes + history_events * store_event_bytes"),
+        (
+            "store_hours_per_day",
+            "core*h/day",
+            "(store_write_cores + store_read_cores) / peak_factor * seconds_per_day / seconds_per_hour",
+        ),
+        ("stored_events", "event", "min(users * history, events_per_day * store_days)"),
+        ("store_bytes", "byte", "store_fixed_bytes + stored_events * store_event_bytes"),
         ("store_network", "byte/s", "(peak_events + requests_per_second * recent_events) * store_event_bytes"),
         (
             "store_machines",
@@ -213,7 +218,11 @@ USER = Stage(
     (
         ("user_work", "core*s/request", "user_fixed + user_per_event * history"),
         ("user_cores", "core", "requests_per_second * user_work / utilization"),
-        ("user_hours_per_day", "core*h/day", "requests_per_second * user_work / seconds_per_hour * seconds_per_day"),
+        (
+            "user_hours_per_day",
+            "core*h/day",
+            "requests_per_second / peak_factor * user_work * seconds_per_day / seconds_per_hour",
+        ),
         ("user_memory", "byte/machine", "service_memory + table_bytes + dense_bytes"),
     ),
     core_hours_per_day="user_hours_per_day",
@@ -236,7 +245,7 @@ _WORK: Formulas = (
     (
         "interaction_hours_per_day",
         "core*h/day",
-        "requests_per_second * interaction_work / seconds_per_hour * seconds_per_day",
+        "requests_per_second / peak_factor * interaction_work * seconds_per_day / seconds_per_hour",
     ),
     ("resident_bytes", "byte", "rows_bytes + item_tables_bytes"),
 )
@@ -261,6 +270,7 @@ SERVING = Stage(
             "byte/request",
             "shards * (folded_bytes + top * (1 + tasks) * wire_number_bytes) + named_bytes",
         ),
+        ("fraction_of_rows", "1", "request_bytes / rows_instead"),
         ("serving_network", "byte/s", "requests_per_second * request_bytes"),
     ),
     cores="serving_cores",

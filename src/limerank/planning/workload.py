@@ -18,7 +18,7 @@ ROW_BYTES: dict[str, tuple[int, int, int]] = {"fp32": (4, 4, 0), "fp16": (2, 2, 
 
 def _count(default: float | None, unit: str, about: str, least: float = 1) -> float:
     field: float = Field(
-        default=... if default is None else default,  # type: ignore[arg-type]
+        default=... if default is None else float(default),  # type: ignore[arg-type]
         ge=least,
         le=MOST,
         description=about,
@@ -48,7 +48,8 @@ class Workload(Typed):
     train_every_days: float = _count(1, "day", "days from one training to the next", 1e-3)
     export_hours: float = _count(2, "h", "hours an export may take", 1e-3)
     export_every_days: float = _count(1, "day", "days from one export to the next", 1e-3)
-    peak_factor: float = _count(3, "1", "events at the peak of a day against their mean")
+    store_days: float = _count(7, "day", "days that the history store keeps; exports know what is older", 1e-3)
+    peak_factor: float = _count(3, "1", "events and requests at the peak of a day against their mean")
     top: float = _count(100, "candidate/request", "the best that are answered")
     tasks: float = _count(1, "1", "probabilities per candidate")
     embedding_rows: float | None = Field(
@@ -82,7 +83,7 @@ class Machines(Typed):
         default=0.6, gt=0, lt=1, description="fraction of a core's time that requests may take; the rest is headroom"
     )
     fill: float = Field(default=0.8, gt=0, le=1, description="fraction of memory and disk that is planned with")
-    spare: float = Field(default=1, ge=0, le=100, description="machines of each group that may fail: N + spare")
+    spare: float = Field(default=1.0, ge=0, le=100, description="machines of each group that may fail: N + spare")
 
 
 def given(workload: Workload, machines: Machines) -> dict[str, Quantity]:

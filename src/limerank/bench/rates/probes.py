@@ -12,7 +12,7 @@ from limerank.bench.rates.catalogs import Catalogs, interaction_seconds, scan_se
 from limerank.bench.rates.sizes import STAGES, Scale
 from limerank.bench.rates.training import training_seconds
 
-FEW, MANY = 4, 16
+FEW, MANY = 4, 64
 """Candidates of a request in training, at which steps are measured."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from limerank.errors import UsageError
+from limerank.serve.bundles.item_stage import ITEMS_PER_BLOCK
 
 STAGES = (
     "prepare",
@@ -51,20 +52,24 @@ class Scale:
 
     def of(self, stage: str) -> Sizes:
         """The sizes of a stage: events, items, candidates."""
-        tenth = 10 if self.quick else 1
         history, candidates = min(self.history, MOST_HISTORY), min(self.candidates, MOST_CANDIDATES)
-        catalog = 8192 // (4 * tenth)
+        events, block = (2000, 512) if self.quick else (20_000, ITEMS_PER_BLOCK)
+
+        def items(*blocks: int) -> tuple[int, ...]:
+            """Whole blocks, with the unknown item: an export computes no less."""
+            return tuple(count * block - 1 for count in blocks)
+
         return {
-            "prepare": Sizes((40_000 // tenth, 200_000 // tenth), (20_000 // tenth, 100_000 // tenth, 400_000 // tenth)),
+            "prepare": Sizes((2 * events, 10 * events), (events, 5 * events, 20 * events)),
             "history store, write": Sizes((16, 128, 512), (64, 256, 1024)),
             "history store, read": Sizes((64, 512), (128, 256, 1024)),
             "history store, bytes": Sizes((2000, 10_000), (5000, 15_000, 20_000)),
             "training": Sizes((history // 8, history // 2), (history // 4, (3 * history) // 4, history)),
-            "offline item stage": Sizes((2 * catalog - 1, 8 * catalog - 1), (4 * catalog - 1, 16 * catalog - 1, 24 * catalog - 1)),
+            "offline item stage": Sizes(items(2, 8), items(1, 4, 12)),
             "user stage, events known": Sizes(around(history), between(history)),
             "user stage, events computed": Sizes(around(history), between(history)),
             "interaction": Sizes(around(candidates), between(candidates)),
-            "scan": Sizes((8 * catalog - 1, 32 * catalog - 1), (16 * catalog - 1, 24 * catalog - 1, 48 * catalog - 1)),
+            "scan": Sizes(items(2, 8), items(4, 6, 12)),
         }[stage]
 
 
