@@ -32,7 +32,19 @@ def test_width_is_that_of_the_narrowest_integer(largest: int, size: int) -> None
 
 @pytest.mark.parametrize(
     "formula",
-    ["__import__('os')", "a.b", "a[0]", "a ** b", "a if b else a", "lambda: 1", "open(a)", "max(a, key=b)", "'a'", "a +", "-a"],
+    [
+        "__import__('os')",
+        "a.b",
+        "a[0]",
+        "a ** b",
+        "a if b else a",
+        "lambda: 1",
+        "open(a)",
+        "max(a, key=b)",
+        "'a'",
+        "a +",
+        "-a",
+    ],
 )
 def test_nothing_else_can_be_written(formula: str) -> None:
     with pytest.raises(ArgumentError, match="formula"):

@@ -1,12 +1,14 @@
-"""Plans: every figure follows from its text and inputs, units fit, more never needs less, and what cannot be is said."""
+"""Plans: each figure follows from its text and inputs, units fit, more never needs less, what cannot be is said."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from easy_rates import MACHINES, RANKER, RATES, WORKLOAD
 from hypothesis import given
 from hypothesis import strategies as st
+from unit_algebra import dimension, unit_of
 
 from limerank.errors import ArgumentError, UsageError
 from limerank.planning.assumed import KNOWN_ITEMS
@@ -14,8 +16,6 @@ from limerank.planning.formula import evaluate, parsed
 from limerank.planning.plan import Plan, make_plan, sheet_of
 from limerank.planning.stages import stages
 from limerank.planning.workload import Machines, Workload
-from unit_algebra import dimension, unit_of
-from easy_rates import MACHINES, RANKER, RATES, WORKLOAD
 
 GROWING = ("items", "users", "events_per_day", "requests_per_second", "candidates", "history", "days")
 
@@ -109,7 +109,9 @@ def test_headroom_costs_cores_and_gains_time(one: float, other: float) -> None:
 
 
 def test_a_machine_more_for_each_that_may_fail() -> None:
-    machines = [planned(machines=Machines(cores=16, memory_gb=64, spare=n)).figure("serving_machines").value for n in (0, 1, 2)]
+    machines = [
+        planned(machines=Machines(cores=16, memory_gb=64, spare=n)).figure("serving_machines").value for n in (0, 1, 2)
+    ]
     assert machines == [1, 2, 3]
 
 
@@ -132,7 +134,9 @@ def test_a_scan_is_divided_by_time() -> None:
 
 
 def test_large_catalogs_compute_what_small_ones_remember() -> None:
-    few, many = (planned(changed(items=items)).given["user_per_event"].value for items in (KNOWN_ITEMS, KNOWN_ITEMS + 1))
+    few, many = (
+        planned(changed(items=items)).given["user_per_event"].value for items in (KNOWN_ITEMS, KNOWN_ITEMS + 1)
+    )
     assert (few, many) == (2e-6, 8e-6)
 
 
@@ -149,7 +153,9 @@ def test_what_cannot_be_is_said() -> None:
 def test_guesses_are_said() -> None:
     """A line that was measured up to 1,000 is far from known at 4,001."""
     assert not planned(changed(candidates=4000)).warnings
-    assert planned(changed(candidates=4001)).warnings == ["interaction: measured up to 1,000 candidates, asked for 4,001"]
+    assert planned(changed(candidates=4001)).warnings == [
+        "interaction: measured up to 1,000 candidates, asked for 4,001"
+    ]
 
 
 def test_every_plan_says_what_it_does_not_know() -> None:

@@ -65,7 +65,9 @@ def plan(
         float | None, _number("Fraction of a core's time that requests may take. Default: 0.6.")
     ] = None,
     spare: Annotated[float | None, _number("Machines of each group that may fail. Default: 1.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure rates now (about a minute) and keep them.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure rates now (about a minute) and keep them.")
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Measure, predict other sizes, measure those, compare (some minutes).")
     ] = False,
@@ -76,7 +78,8 @@ def plan(
         Path | None, typer.Option(help="Rates of an earlier --measure. Default: limerank-rates.json, if it is there.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the JSON object to this file: the plan, the check, or with --measure rates.")
+        Path | None,
+        typer.Option(help="Write the JSON object to this file: the plan, the check, or with --measure rates."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +138,9 @@ def _plan(found: Rates, ranker: RankerRates, wanted: Workload, machines: Machine
     return made
 
 
-def _ranker(name: str, preset: str | None, options: list[str], source: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _ranker(
+    name: str, preset: str | None, options: list[str], source: Path | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The model section with every option, and what its origin says of the workload."""
     from limerank.config import parse_override
     from limerank.models import check_model, complete_model
@@ -238,7 +243,6 @@ def _rates(
     where = out or where
     found = measure_rates(progress_for(as_json), model, scale)
     if where.exists() and not read_rates(where).machine.differs(found.machine):
-        others = [one for one in read_rates(where).rankers if one.model != found.rankers[0].model]
-        found = found.model_copy(update={"rankers": [*others, *found.rankers]})
+        found = found.beside(read_rates(where))
     write_rates(where, found)
     return found, where

@@ -47,15 +47,18 @@ ASSUMED: Mapping[str, Quantity] = {
 """What nobody measured here."""
 
 LIMITS = (
-    "Network latency, stragglers and the time a failed machine is missed are not in it: rates are of one process on one machine, "
-    "and network figures are bytes, not milliseconds.",
-    "Work on several machines is counted as if it were shared without loss; `limerank bench cluster` measures what two processes lose.",
-    "GPUs: rates are of CPU cores. On a GPU training and the user stage are other numbers.",
-    "HTTP is not in it: reading a long list of candidates and answering it takes time of its own; `limerank bench serve` measures it.",
-    "Kept user states are not in it: who asks again within minutes skips most of the user stage, so cores are what a cold cache takes.",
-    "Queueing is that of random arrivals at cores that are busy a given fraction of the time (M/M/1): mean time = work / (1 - utilization). "
-    "Tails are longer than means.",
-    "Memory of training has no activations in it: they grow with the requests of a step and its histories on each rank.",
+    "Network latency, stragglers and the time until a failed machine is missed are not in it: rates are of one process "
+    "on one machine, and network figures are bytes, not milliseconds.",
+    "Work on several machines is counted as if it were divided without loss; `limerank bench cluster` measures what "
+    "two processes lose.",
+    "GPUs are not in it: rates are of CPU cores, and on a GPU training and the user stage are other numbers.",
+    "HTTP is not in it: reading a long list of candidates and answering it takes time of its own; `limerank bench "
+    "serve` measures it.",
+    "Kept user states are not in it: who asks again within minutes skips most of the user stage, so cores are what a "
+    "cold cache takes.",
+    "Queueing is that of random arrivals at cores that are busy a given fraction of the time (M/M/1): mean time = work "
+    "/ (1 - utilization). Tails are longer than means.",
+    "Activations are not in the memory of training: they grow with the requests of a step and their histories.",
     "An index (faiss) is not in it: retrieval is an exact scan, or somebody else's.",
 )
 """What a plan does not know; every plan says so."""

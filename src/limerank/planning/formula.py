@@ -1,7 +1,7 @@
 """Formulas that are shown as they are computed: the text is what is evaluated, and it is all there is.
 
-A formula is arithmetic over names: `+ - * /`, and `ceil`, `min`, `max`, `width`. Nothing else can be written in one, so a
-sheet of them can be printed, checked by hand, and computed again by somebody else.
+A formula is arithmetic over names: `+ - * /`, and `ceil`, `min`, `max`, `width`. Nothing else can be written in one,
+so a sheet of them can be printed, checked by hand, and computed again by somebody else.
 """
 
 from __future__ import annotations

@@ -127,7 +127,9 @@ def quantities(rates: Rates, ranker: RankerRates, items: float) -> dict[str, Qua
 def sheet_of(rates: Rates, ranker: RankerRates, workload: Workload, machines: Machines) -> Sheet:
     """All that is given, nothing computed yet."""
     of_ids = {"id_text_bytes": id_text_bytes(workload.id_bytes)}
-    return Sheet({**given(workload, machines), **quantities(rates, ranker, workload.items), **LAYOUT, **ASSUMED, **of_ids})
+    return Sheet(
+        {**given(workload, machines), **quantities(rates, ranker, workload.items), **LAYOUT, **ASSUMED, **of_ids}
+    )
 
 
 def _computed(

@@ -117,10 +117,12 @@ class Rates(BaseModel):
             "add --measure to measure this one as well"
         )
 
-    def with_ranker(self, ranker: RankerRates) -> Rates:
-        """The same with a ranker more, or measured anew."""
-        others = [one for one in self.rankers if one.model != ranker.model]
-        return self.model_copy(update={"rankers": [*others, ranker]})
+    def beside(self, earlier: Rates) -> Rates:
+        """The same with the rankers of earlier rates that were not measured anew."""
+        again = [one.model for one in self.rankers]
+        return self.model_copy(
+            update={"rankers": [*(one for one in earlier.rankers if one.model not in again), *self.rankers]}
+        )
 
 
 def read_rates(path: Path) -> Rates:

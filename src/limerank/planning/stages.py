@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
 PREPARE = Stage(
     "prepare",
-    "the log to a dataset, once; then a day's events are appended, counted at the same rate. One process on one machine",
+    "the log to a dataset, once; then a day's events are appended, at the same rate. One process on one machine",
     (
         ("log_events", "event", "events_per_day * days"),
         ("log_requests", "request", "log_events / events_per_request"),
@@ -162,7 +162,8 @@ EXPORT = Stage(
         (
             "export_memory",
             "byte",
-            "table_bytes + dense_bytes + (items + users) * 2 * index_bytes + ceil(export_cores) * shard_items * row_bytes",
+            "table_bytes + dense_bytes + (items + users) * 2 * index_bytes "
+            "+ ceil(export_cores) * shard_items * row_bytes",
         ),
         (
             "export_machines",
@@ -181,7 +182,8 @@ EXPORT = Stage(
 
 HISTORIES = Stage(
     "history store",
-    "events of the last days: written durably, read by every request. Counted as the embedded store; Redis or Valkey hold it in memory",
+    "events of the last days: written durably, read by every request. Counted as the embedded store; Redis or Valkey "
+    "hold it in memory",
     (
         ("peak_events", "event/s", "events_per_day / seconds_per_day * peak_factor"),
         ("store_seconds_per_event", "core*s/event", "store_fixed / events_per_transaction + store_per_event"),

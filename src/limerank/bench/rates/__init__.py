@@ -1,1 +1,1 @@
-"""The rates that `limerank plan` counts with: short measurements at small sizes, and a check at sizes they never saw."""
+"""The rates that `limerank plan` counts with: measured at small sizes, checked at sizes they never saw."""

@@ -23,7 +23,6 @@ from limerank.serve.engine import Engine
 from limerank.serve.states import UserSource
 
 TOP = 100
-EXPORTS = 3
 SHORT = 16
 """Events of the history beside which the rest of a request is measured."""
 
@@ -31,8 +30,9 @@ SHORT = 16
 class Catalogs:
     """Bundles of one ranker by their number of items, made when they are first asked for."""
 
-    def __init__(self, folder: Path, model: Mapping[str, Any], histories: Sequence[int]) -> None:
-        self.folder, self.model, self.histories = folder, dict(model), sorted({SHORT, *histories})
+    def __init__(self, folder: Path, model: Mapping[str, Any], histories: Sequence[int], rounds: int) -> None:
+        self.folder, self.model, self.rounds = folder, dict(model), rounds
+        self.histories = sorted({SHORT, *histories})
         self._bundles: dict[int, Bundle] = {}
         self._seconds: dict[int, float] = {}
 
@@ -52,7 +52,7 @@ class Catalogs:
         torch.manual_seed(0)
         ranker = build_ranker(self.model, dataset.encoders.space(), len(dataset.schema.tasks), "model").eval()
         times = []
-        for number in range(EXPORTS):  # to a store of its own each: rows of an earlier bundle would be copied
+        for number in range(self.rounds):  # to a store of its own each: rows of an earlier bundle would be copied
             store = self.folder / f"store-{items}-{number}"
             started = time.process_time()
             made = export_bundle(ranker, self.model, dataset, store, max_history=MOST_EVENTS, threads=1)

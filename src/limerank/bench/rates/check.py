@@ -1,6 +1,6 @@
-"""`limerank plan --check`: what the rates predict at three sizes of each stage that they were not fitted on, then measured.
+"""`limerank plan --check`: predictions at three sizes of each stage that rates were not fitted on, beside measurements.
 
-Both run in one process, one behind the other: a prediction is only as good as the machine is steady, so the load of the
+Both are made in one process, stage by stage: a prediction is only as good as the machine is steady, so the load of the
 machine is part of the result.
 """
 

@@ -24,7 +24,7 @@ USERS_AT_ONCE = 16
 """That the events of one transaction are of."""
 
 
-def prepare_seconds(folder: Path, sizes: Sequence[int]) -> tuple[list[int], list[float]]:
+def prepare_seconds(folder: Path, sizes: Sequence[int], rounds: int) -> tuple[list[int], list[float]]:
     """How many events simulated logs really have, and core-seconds to prepare each of them from memory."""
     events, seconds = [], []
     for number, size in enumerate(sizes):
@@ -32,7 +32,7 @@ def prepare_seconds(folder: Path, sizes: Sequence[int]) -> tuple[list[int], list
         drawn = raw.collect_events()
         file = EventFile("events", tuple(drawn.columns), partial(drawn.iter_slices, ROWS_PER_BATCH), drawn.height)
         raw, times = replace(raw, events=(file,)), []
-        for again in range(3 if number else 4):  # the first one of all warms up
+        for again in range(rounds + (not number)):  # the first one of all warms up
             started = time.process_time()
             prepare(raw, folder / f"log-{size}-{again}")
             times.append(time.process_time() - started)
@@ -75,7 +75,9 @@ def store_bytes(folder: Path, sizes: Sequence[int]) -> list[float]:
 
 
 def _events(size: int, call: int) -> list[Happened]:
-    return [_event(f"u{(call + number) % 1000}-{number % USERS_AT_ONCE}", 1000 * call + number) for number in range(size)]
+    return [
+        _event(f"u{(call + number) % 1000}-{number % USERS_AT_ONCE}", 1000 * call + number) for number in range(size)
+    ]
 
 
 def _event(user: str, number: int) -> Happened:

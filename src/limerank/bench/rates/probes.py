@@ -1,4 +1,4 @@
-"""Every stage as one question: how long does it take at these sizes? Rates are fitted to answers, and checked by others."""
+"""Every stage as one question: how long does it take at these sizes? Rates are fitted to answers, checked by others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Probes:
     def __init__(self, folder: Path, model: Mapping[str, Any], scale: Scale) -> None:
         self.folder, self.model, self.scale = folder, model, scale
         sizes = [scale.of(stage) for stage in STAGES if stage.startswith("user stage")]
-        self.catalogs = Catalogs(folder, model, [h for one in sizes for h in (*one.fitted, *one.checked)])
+        histories = [history for one in sizes for history in (*one.fitted, *one.checked)]
+        self.catalogs = Catalogs(folder, model, histories, scale.rounds)
         self.of: dict[str, Probe] = {
             "prepare": self._prepare,
             "history store, write": self._plain(lambda sizes: logs.store_add_seconds(folder, sizes, 5 * scale.repeats)),
@@ -57,7 +58,7 @@ class Probes:
         return lambda sizes: Measured(list(sizes), measure(sizes))
 
     def _prepare(self, sizes: Sequence[int]) -> Measured:
-        return Measured(*logs.prepare_seconds(self.folder, sizes))
+        return Measured(*logs.prepare_seconds(self.folder, sizes, self.scale.rounds))
 
     def _user(self, sizes: Sequence[int], *, known: bool) -> list[float]:
         items = max(self.scale.of("offline item stage").fitted)

@@ -43,7 +43,14 @@ class Scale:
     def __post_init__(self) -> None:
         least = 16 if self.quick else 64
         if min(self.history, self.candidates) < least:
-            raise UsageError(f"--history and --candidates: rates are measured from {least} on, to have something to fit")
+            raise UsageError(
+                f"--history and --candidates: rates are measured from {least} on, to have something to fit"
+            )
+
+    @property
+    def rounds(self) -> int:
+        """Of what takes seconds; the least of them counts."""
+        return 1 if self.quick else 3
 
     @property
     def requests(self) -> int:
@@ -53,7 +60,7 @@ class Scale:
     def of(self, stage: str) -> Sizes:
         """The sizes of a stage: events, items, candidates."""
         history, candidates = min(self.history, MOST_HISTORY), min(self.candidates, MOST_CANDIDATES)
-        events, block = (2000, 512) if self.quick else (20_000, ITEMS_PER_BLOCK)
+        events, stored, block = (500, 400, 256) if self.quick else (20_000, 2000, ITEMS_PER_BLOCK)
 
         def items(*blocks: int) -> tuple[int, ...]:
             """Whole blocks, with the unknown item: an export computes no less."""
@@ -63,7 +70,7 @@ class Scale:
             "prepare": Sizes((2 * events, 10 * events), (events, 5 * events, 20 * events)),
             "history store, write": Sizes((16, 128, 512), (64, 256, 1024)),
             "history store, read": Sizes((64, 512), (128, 256, 1024)),
-            "history store, bytes": Sizes((2000, 10_000), (5000, 15_000, 20_000)),
+            "history store, bytes": Sizes((stored, 5 * stored), (2 * stored, 7 * stored, 10 * stored)),
             "training": Sizes((history // 8, history // 2), (history // 4, (3 * history) // 4, history)),
             "offline item stage": Sizes(items(2, 8), items(1, 4, 12)),
             "user stage, events known": Sizes(around(history), between(history)),

@@ -62,9 +62,7 @@ def batch_of(requests: int, history: int, candidates: int, seed: int = 0) -> Req
     )
 
 
-def training_seconds(
-    model: Mapping[str, Any], sizes: Sequence[tuple[int, int, int]], repeats: int
-) -> list[float]:
+def training_seconds(model: Mapping[str, Any], sizes: Sequence[tuple[int, int, int]], repeats: int) -> list[float]:
     """Core-seconds of a step on so many requests with such a history and so many candidates each.
 
     In training a step follows another, so every timed step comes right behind an untimed one of the same batch.
