@@ -1,4 +1,4 @@
-"""Rates are measured and checked end to end in their quick mode; no time is asserted, only that figures fit together."""
+"""Rates are measured and checked end to end in the quick mode; no time is asserted, only that figures fit together."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_predictions_are_those_of_the_rates(result: PlanCheck) -> None:
 
 
 def test_bytes_of_a_store_are_predicted(result: PlanCheck) -> None:
-    """Bytes do not depend on who else uses the machine."""
-    assert all(abs(row.error) < 0.05 for row in result.rows if row.stage == "history store, bytes")
+    """Bytes do not depend on who else uses the machine; of small files whole pages are a few percent."""
+    assert all(abs(row.error) < 0.1 for row in result.rows if row.stage == "history store, bytes")
 
 
 def test_a_check_that_fails_says_so() -> None:

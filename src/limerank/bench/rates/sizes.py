@@ -60,7 +60,7 @@ class Scale:
     def of(self, stage: str) -> Sizes:
         """The sizes of a stage: events, items, candidates."""
         history, candidates = min(self.history, MOST_HISTORY), min(self.candidates, MOST_CANDIDATES)
-        events, stored, block = (500, 400, 256) if self.quick else (20_000, 2000, ITEMS_PER_BLOCK)
+        events, stored, block = (500, 1000, 256) if self.quick else (20_000, 2000, ITEMS_PER_BLOCK)
 
         def items(*blocks: int) -> tuple[int, ...]:
             """Whole blocks, with the unknown item: an export computes no less."""
