@@ -43,7 +43,9 @@ def plan(
     retrieval: Annotated[
         str | None, _number("elsewhere: candidates are given; scan: the whole catalog is scored. Default: elsewhere.")
     ] = None,
-    ranker: Annotated[str, typer.Option(help="The ranker.")] = "lime-mha",
+    ranker: Annotated[
+        str, typer.Option(help="The ranker; with --measure and no workload several, separated by commas.")
+    ] = "lime-mha",
     preset: Annotated[str | None, typer.Option(help="Its sizes: industrial, kuairand or taobao-ad.")] = None,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="One option of the ranker, for example width=64. Repeatable.")
@@ -90,7 +92,8 @@ def plan(
     from limerank.cli.plan_tables import show_check, show_plan, show_rates
     from limerank.files import write_json
 
-    model, known = _ranker(ranker, preset, options or [], source)
+    rankers = [_ranker(name, preset, options or [], source) for name in ranker.split(",")]
+    model, known = rankers[0]
     scale = _scale(known.get("history") if history is None else history, candidates, quick)
     numbers = {
         "items": items,
@@ -112,7 +115,10 @@ def plan(
         emit_json(result.model_dump(mode="json")) if as_json else show_check(result)
         return
     wanted = _workload(asked) if not measure or set(NEEDED) <= set(asked) else None
-    found, where = _rates(model, rates, out if measure and wanted is None else None, scale, measure, as_json)
+    if len(rankers) > 1 and wanted is not None:
+        raise UsageError(f"--ranker {ranker}: a plan is of one ranker")
+    for one, _ in rankers:
+        found, where = _rates(one, rates, out if measure and wanted is None else None, scale, measure, as_json)
     if wanted is None:
         emit_json(found.model_dump(mode="json")) if as_json else show_rates(found, where)
         return
