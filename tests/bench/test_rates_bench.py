@@ -105,6 +105,13 @@ def test_batches_are_as_asked() -> None:
     assert len(batch.inputs.history.items) > 0.98 * 1500
 
 
+def test_rankers_whose_candidates_read_the_history_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--ranker mha: its candidates read the whole history"):
+        measure_rates(Progress(quiet=True), {"name": "mha"}, TINY)
+    with pytest.raises(UsageError, match=r"--ranker hstu"):
+        check_rates(Progress(quiet=True), {"name": "hstu"}, TINY)
+
+
 def test_too_little_to_fit_is_refused() -> None:
     with pytest.raises(UsageError, match="measured from 64 on"):
         Scale(history=10)

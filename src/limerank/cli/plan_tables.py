@@ -125,7 +125,7 @@ def show_check(result: PlanCheck) -> None:
 
 def amount(stage: str, value: float) -> str:
     """Milliseconds, or bytes."""
-    return in_bytes(value) if stage.endswith("bytes") else f"{1e3 * value:.3g} ms"
+    return in_bytes(value) if stage.endswith("bytes") else f"{short(1e3 * value)} ms"
 
 
 def in_bytes(value: float | None, each: str = "") -> str:

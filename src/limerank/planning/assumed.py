@@ -51,6 +51,8 @@ LIMITS = (
     "on one machine, and network figures are bytes, not milliseconds.",
     "Work on several machines is counted as if it were divided without loss; `limerank bench cluster` measures what "
     "two processes lose.",
+    "A disk's time to sync is not in the history store's cores: one writer commits for all, and a slow disk commits "
+    "fewer, larger transactions.",
     "GPUs are not in it: rates are of CPU cores, and on a GPU training and the user stage are other numbers.",
     "HTTP is not in it: reading a long list of candidates and answering it takes time of its own; `limerank bench "
     "serve` measures it.",

@@ -98,7 +98,7 @@ class Rates(BaseModel):
     prepare: Line
     """Core-seconds, by events of the log."""
     store_add: Line
-    """Seconds of one transaction of the history store, by the events it adds."""
+    """Core-seconds of one durable transaction of the history store, by the events it adds."""
     store_read: Line
     """Core-seconds to read a user who is not remembered, by stored events."""
     store_bytes: Line

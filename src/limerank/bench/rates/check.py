@@ -15,9 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from limerank.bench.rates.probes import FEW, MANY, Probes
-from limerank.bench.rates.run import Fits, one_thread
+from limerank.bench.rates.run import Fits, one_thread, plannable
 from limerank.bench.rates.sizes import STAGES, Scale
-from limerank.models import complete_model
 from limerank.planning.lines import Plane
 from limerank.planning.rates import Rates
 from limerank.progress import Progress
@@ -67,7 +66,7 @@ class PlanCheck(BaseModel):
 
 def check_rates(progress: Progress, model: Mapping[str, Any], scale: Scale) -> PlanCheck:
     """Stage by stage: measure the sizes to fit, predict others from them, measure those."""
-    model, load = complete_model(model, "model"), list(os.getloadavg())
+    model, load = plannable(model), list(os.getloadavg())
     rows: list[Checked] = []
     with (
         one_thread(),

@@ -37,7 +37,7 @@ class Probes:
         self.catalogs = Catalogs(folder, model, histories, scale.rounds)
         self.of: dict[str, Probe] = {
             "prepare": self._prepare,
-            "history store, write": self._plain(lambda sizes: logs.store_add_seconds(folder, sizes, 5 * scale.repeats)),
+            "history store, write": self._plain(lambda sizes: logs.store_add_seconds(folder, sizes, 2 * scale.repeats)),
             "history store, read": self._plain(lambda sizes: logs.store_read_seconds(folder, sizes, scale.repeats)),
             "history store, bytes": self._plain(lambda sizes: logs.store_bytes(folder, sizes)),
             "training": self._plain(lambda sizes: self.training([(h, FEW) for h in sizes])),

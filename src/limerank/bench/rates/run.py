@@ -18,6 +18,7 @@ from limerank import __version__
 from limerank.bench.rates.probes import FEW, MANY, Probes
 from limerank.bench.rates.sizes import STAGES, Scale
 from limerank.bench.rates.training import ranker_of
+from limerank.errors import UsageError
 from limerank.models import Ranker, complete_model
 from limerank.nn.features import FeatureEmbedding
 from limerank.planning.lines import Line, Plane
@@ -38,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 def measure_rates(progress: Progress, model: Mapping[str, Any], scale: Scale | None = None) -> Rates:
     """Measure everything in a temporary folder, which takes some hundred megabytes."""
-    scale, model = scale or Scale(), complete_model(model, "model")
+    scale, model = scale or Scale(), plannable(model)
     load = list(os.getloadavg())
     with (
         one_thread(),
@@ -50,6 +51,17 @@ def measure_rates(progress: Progress, model: Mapping[str, Any], scale: Scale | N
             fits.add(probes, stage)
             bar.advance()
     return fits.rates(model, scale, load)
+
+
+def plannable(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section with every option, of a ranker that a plan can be made for."""
+    complete = complete_model(model, "model")
+    if not ranker_of(complete).factorized:
+        raise UsageError(
+            f"--ranker {complete['name']}: its candidates read the whole history, so there is no rate per candidate; "
+            "plan with a factorized ranker such as lime-mha, `limerank study latency` measures this one"
+        )
+    return complete
 
 
 @dataclass

@@ -160,7 +160,7 @@ def test_guesses_are_said() -> None:
 
 def test_every_plan_says_what_it_does_not_know() -> None:
     said = " ".join(planned().limits)
-    for word in ("Network latency", "GPU", "M/M/1", "HTTP", "activations"):
+    for word in ("Network latency", "GPU", "M/M/1", "HTTP", "Activations", "sync"):
         assert word in said
 
 
