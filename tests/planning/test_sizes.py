@@ -19,7 +19,7 @@ from limerank.planning.plan import Plan, make_plan
 from limerank.planning.workload import Workload
 from limerank.schema import Feature, Kind, Role, Schema, Task
 from limerank.serve.bundles.bundle import Bundle
-from limerank.serve.bundles.offline import export
+from limerank.serve.bundles.offline import RowType, export
 
 SCHEMA = Schema(
     time="time",
@@ -62,7 +62,7 @@ def made(path: Path, items: int, users: int, events: int) -> lr.Dataset:
     return lr.Dataset.build(log, items=table, users=countries, schema=SCHEMA, out=path, quiet=True)
 
 
-def predicted(dataset: lr.Dataset, events: int, row_type: str) -> tuple[Plan, Bundle]:
+def predicted(dataset: lr.Dataset, row_type: RowType) -> tuple[Plan, Bundle]:
     """A plan of what the dataset is, and the bundle that is really made of it."""
     model = complete_model({"name": "lime-mha", "links": 8}, "model")
     ranker = build_ranker(model, dataset.encoders.space(), 1, "model").eval()
@@ -91,14 +91,14 @@ def predicted(dataset: lr.Dataset, events: int, row_type: str) -> tuple[Plan, Bu
         row_type=row_type,
     )
     store = dataset.path.parent / "store"
-    bundle = export(ranker, model, dataset, store, max_history=HISTORY, row_type=row_type)  # type: ignore[typeddict-item]
+    bundle = export(ranker, model, dataset, store, max_history=HISTORY, row_type=row_type)
     return make_plan(RATES, rates, workload, MACHINES), bundle
 
 
 @pytest.mark.parametrize(("items", "users", "events"), SIZES)
 @pytest.mark.parametrize("row_type", ["fp16", "u8"])
-def test_bundles(tmp_path: Path, items: int, users: int, events: int, row_type: str) -> None:
-    plan, bundle = predicted(made(tmp_path / "dataset", items, users, events), events, row_type)
+def test_bundles(tmp_path: Path, items: int, users: int, events: int, row_type: RowType) -> None:
+    plan, bundle = predicted(made(tmp_path / "dataset", items, users, events), row_type)
     size = {record.path.removesuffix(".safetensors"): record.bytes for record in bundle.manifest.files}
     assert plan.figure("row_bytes").value == bundle.manifest.row_bytes
     for figure, files in {
@@ -118,7 +118,7 @@ def test_bundles(tmp_path: Path, items: int, users: int, events: int, row_type: 
 @pytest.mark.parametrize(("items", "users", "events"), SIZES)
 def test_datasets(tmp_path: Path, items: int, users: int, events: int) -> None:
     dataset = made(tmp_path / "dataset", items, users, events)
-    plan, _ = predicted(dataset, events, "fp16")
+    plan, _ = predicted(dataset, "fp16")
     found = sum(record.bytes for record in dataset.manifest.files)
     assert plan.figure("dataset_bytes").value == pytest.approx(found, rel=0.05)
 

@@ -59,8 +59,9 @@ def parsed(formula: str) -> ast.expr:
         known = isinstance(node, (ast.BinOp, ast.Name, ast.Load, ast.Call)) or type(node) in OPERATORS
         if not known and not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
             raise ArgumentError(f"formula '{formula}': '{ast.unparse(node)}' cannot stand in one")
-        called = isinstance(node, ast.Call)
-        if called and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords):
+        if isinstance(node, ast.Call) and not (
+            isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
+        ):
             raise ArgumentError(f"formula '{formula}': no function '{ast.unparse(node.func)}'")
     return tree
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,15 +16,10 @@ ROW_BYTES: dict[str, tuple[int, int, int]] = {"fp32": (4, 4, 0), "fp16": (2, 2, 
 """Bytes of a number of the interaction, of one of the head part, and of a scale (`limerank.ops.candidate`)."""
 
 
-def _count(default: float | None, unit: str, about: str, least: float = 1) -> float:
-    field: float = Field(
-        default=... if default is None else float(default),  # type: ignore[arg-type]
-        ge=least,
-        le=MOST,
-        description=about,
-        json_schema_extra={"unit": unit},
-    )
-    return field
+def _count(default: float | None, unit: str, about: str, least: float = 1) -> Any:
+    """A number that is asked for, or has a default."""
+    given = ... if default is None else float(default)
+    return Field(default=given, ge=least, le=MOST, description=about, json_schema_extra={"unit": unit})
 
 
 class Workload(Typed):

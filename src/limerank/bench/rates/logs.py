@@ -46,7 +46,7 @@ def store_add_seconds(folder: Path, sizes: Sequence[int], repeats: int) -> list[
     """Core-seconds of one durable transaction of so many events each, in a store that begins empty."""
     numbers = count()
     with tempfile.TemporaryDirectory(dir=folder) as empty, HistoryStore.open(empty) as store:
-        works = [lambda size=size: store.add(_events(size, next(numbers))) for size in sizes]  # type: ignore[misc]
+        works = [lambda size=size: store.add(_events(size, next(numbers))) for size in sizes]
         return [median(times) for times in interleaved_times(works, repeats, time.process_time)]
 
 
