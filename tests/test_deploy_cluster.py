@@ -237,6 +237,16 @@ def test_the_password_is_a_secret() -> None:
     assert "redis.password" in (ROOT / ".gitignore").read_text()
 
 
+def test_only_the_service_is_reached_from_elsewhere() -> None:
+    """Ray and torchrun run what they are sent: every other part that listens is in the policy, or published nowhere."""
+    (policy,) = of_kind("NetworkPolicy")
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert set(expression["values"]) == set(pods()) - {"limerank", "install"}
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+    assert {one["spec"].get("type", "ClusterIP") for one in of_kind("Service")} == {"ClusterIP"}
+    assert [name for name, service in COMPOSE["services"].items() if "ports" in service] == ["limerank"]
+
+
 def test_pods_have_limits_and_few_rights() -> None:
     for name, container in containers():
         assert set(container["resources"]) == {"requests", "limits"}, name

@@ -69,6 +69,7 @@ def test_numbers_by_hand() -> None:
     assert value["serving_cores"] == pytest.approx(100 * (1e-3 + 256 * 2e-6 + 1.5e-3) / 0.6)
     assert (value["shards"], value["serving_machines"]) == (1, 1 + 1)
     assert value["folded_bytes"] == 129 * 64 * 4
+    assert value["store_machines"] == 2
     assert not plan.problems
 
 
@@ -146,6 +147,7 @@ def test_what_cannot_be_is_said() -> None:
     large = planned(changed(items=1e9))
     assert any("embedding tables of 64 GB do not fit" in problem for problem in large.problems)
     long = planned(changed(events_per_day=1e12))
+    assert any("a history store is one server with one writer" in problem for problem in long.problems)
     assert any("appending a day's events takes 278 hours" in problem for problem in long.problems)
     assert any("`prepare` is one process" in problem for problem in long.problems)
 

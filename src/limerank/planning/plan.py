@@ -212,6 +212,12 @@ def _problems(sheet: Sheet) -> list[str]:
             f"embedding tables of {sheet['table_bytes'] / 1e9:,.0f} GB do not fit the memory of a serving machine: "
             "take larger machines, or embed fewer ids (--embedding-rows)"
         )
+    if sheet["store_bytes"] > room or sheet["store_write_cores"] > sheet["utilization"]:
+        found.append(
+            "a history store is one server with one writer, but at the peak writing takes "
+            f"{sheet['store_write_cores']:,.3g} cores, and {sheet['store_bytes'] / 1e9:,.0f} GB are kept: divide users "
+            "among several stores, store fewer events, or keep fewer days (--assume store_days)"
+        )
     if sheet["prepare_machines"] > 1:
         found.append(
             f"`prepare` is one process, and a log of {sheet['days']:,.0f} days does not fit one of these machines: "

@@ -182,8 +182,8 @@ EXPORT = Stage(
 
 HISTORIES = Stage(
     "history store",
-    "events of the last days: written durably, read by every request. Counted as the embedded store; Redis or Valkey "
-    "hold it in memory",
+    "events of the last days: written durably, read by every request. One writer, counted as the "
+    "embedded store; Redis or Valkey hold it in memory, and take a few times the bytes",
     (
         ("peak_events", "event/s", "events_per_day / seconds_per_day * peak_factor"),
         ("store_seconds_per_event", "core*s/event", "store_fixed / events_per_transaction + store_per_event"),
@@ -200,11 +200,7 @@ HISTORIES = Stage(
         ("stored_events", "event", "min(users * history, events_per_day * store_days)"),
         ("store_bytes", "byte", "store_fixed_bytes + stored_events * store_event_bytes"),
         ("store_network", "byte/s", "(peak_events + requests_per_second * recent_events) * store_event_bytes"),
-        (
-            "store_machines",
-            "machine",
-            "ceil(max(store_cores / machine_cores, store_bytes / (machine_memory * fill))) + spare",
-        ),
+        ("store_machines", "machine", "1 + spare"),
     ),
     core_hours_per_day="store_hours_per_day",
     cores="store_cores",
