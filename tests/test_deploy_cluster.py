@@ -203,7 +203,7 @@ def test_the_run_of_the_example_is_a_run() -> None:
     check_model(config.model, "run.yaml")
     mounts = {one["name"]: one["mountPath"] for one in pods()["train"]["containers"][0]["volumeMounts"]}
     assert limerank_commands()["kubernetes train"][1] == f"{mounts['run']}/run.yaml"
-    assert str(config.dataset).startswith(mounts["work"])
+    assert str(config.dataset).startswith(mounts["runs"])
 
 
 def test_volumes_and_secrets_are_there() -> None:
