@@ -26,8 +26,6 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose-cluster.yaml").read_text())
 MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
 PUBLIC = {"redis": r"7\.2-alpine", "rayproject/ray": r"\d+\.\d+\.\d+-py311"}
-COMING = {"serve": {"--histories", "--shards", "--replicas", "--ray"}, "export": {"--engine"}}
-"""Options that other branches bring; gone with the merge."""
 
 
 def of_kind(kind: str, name: str | None = None) -> list[dict[str, Any]]:
@@ -87,7 +85,7 @@ def test_every_command_has_the_options_it_is_given() -> None:
     known = options_of_commands()
     for name, (command, *arguments) in ((n, c) for n, c in limerank_commands().items() if c):
         given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
-        unknown = given - known[command] - COMING.get(command, set())
+        unknown = given - known[command]
         assert not unknown, f"{name}: limerank {command} has no {unknown}"
 
 
