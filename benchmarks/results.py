@@ -87,6 +87,18 @@ def accuracy(log: str, config: str, search: str = "--found docs/results/accuracy
     return Study(f"study accuracy --dataset datasets/{log} {how} {search}", (log,), after)
 
 
+PLANNED = "--preset industrial --candidates 8192"
+LARGE_MACHINES = "--rates docs/results/plan-rates.json --cores 64 --memory-gb 512 --disk-gb 8000"
+PAPER_SCALE = (
+    "--preset industrial --items 1e8 --users 5e8 --events-per-day 33.3e9 --requests-per-second 1e5 "
+    "--candidates 32768 --latency-ms 200 --assume days=3 --assume train_hours=72 --assume train_every_days=3 "
+    "--assume embedding_rows=1e8 --assume store_days=1"
+)
+BILLION_ITEMS = (
+    "--preset industrial --items 1e9 --users 1e8 --events-per-day 1e9 --requests-per-second 2000 "
+    "--candidates 10000 --latency-ms 100 --assume days=7 --assume embedding_rows=1e8 --assume store_days=1"
+)
+
 MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
     "accuracy-medium": accuracy("medium", "medium", "--search 3"),
@@ -114,6 +126,10 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "bench-states": Bench("bench states"),
     "bench-serve": Bench("bench serve --seconds 4 --searches 3 --models lime-mha,lime-xor"),
     "bench-cluster": Bench("bench cluster"),
+    "plan-rates": Bench(f"plan --measure --ranker lime-mha,lime-xor {PLANNED}"),
+    "plan-check": Bench(f"plan --check {PLANNED}"),
+    "plan-paper": Bench(f"plan --ranker lime-xor {PAPER_SCALE} {LARGE_MACHINES}"),
+    "plan-billion": Bench(f"plan --ranker lime-mha {BILLION_ITEMS} {LARGE_MACHINES}"),
     "bench-fuxictr": Elsewhere("make -C benchmarks/fuxictr"),
     "soak": Elsewhere("make soak"),
     "soak-hour": Elsewhere("SOAK_MINUTES=60 SOAK_PARTS=memory SOAK_OUT=docs/results/soak-hour.json make soak"),

@@ -15,7 +15,7 @@ GROUND = {path.stem for path in SOURCE.glob("*.py")} - {"__main__"} | {"metrics"
 STORE = {"data.store", "data.batches", *GROUND}
 DATA = {"data.new_rows", "data.raw", "data.build", "data.describe", "data.draft", "data.fetch", "data.sources", *STORE}
 SERVICE = {"wire", "client", "service"}
-PRODUCT = {"ops", "nn", "models", "evaluation", "training", "tuning", "serve", "report", *SERVICE, *DATA}
+PRODUCT = {"ops", "nn", "models", "evaluation", "training", "tuning", "serve", "report", "planning", *SERVICE, *DATA}
 ALLOWED = {
     **dict.fromkeys(GROUND, GROUND),
     "ops": {"errors"},
@@ -40,6 +40,7 @@ ALLOWED = {
     "api": {"models", "evaluation", "training", "tuning", "serve", *DATA},
     "tuning": {"models", "evaluation", "training", "report", *STORE},
     "report": GROUND,
+    "planning": GROUND,
     "bench": {"api", *PRODUCT},
     "study": {"api", "bench", *PRODUCT},
     "cli": {"api", "bench", "study", *PRODUCT},

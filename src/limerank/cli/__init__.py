@@ -22,6 +22,7 @@ from limerank.cli import (
     keys,
     links,
     models,
+    plan,
     prediction,
     quickstart,
     rank,
@@ -104,6 +105,7 @@ app.add_typer(events.app, name="events")
 app.add_typer(study.app, name="study")
 report.register(app)
 app.add_typer(bench.app, name="bench")
+plan.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,254 @@
+"""The examples for more than one machine agree with the code and with each other.
+
+Nothing here starts a container. Files parse; images are public and named with a version; every `limerank` command has
+the options that it is given; hosts, ports, volumes, secrets and probes are those of the other parts and of the service.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_docs import options_of_commands
+
+from limerank.config import RunConfig
+from limerank.models import check_model
+from limerank.service.operations import OPERATIONS
+from limerank.service.options import ServiceOptions
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose-cluster.yaml").read_text())
+MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+PUBLIC = {"redis": r"7\.2-alpine", "rayproject/ray": r"\d+\.\d+\.\d+-py311"}
+
+
+def of_kind(kind: str, name: str | None = None) -> list[dict[str, Any]]:
+    return [one for one in MANIFESTS if one["kind"] == kind and name in (None, one["metadata"]["name"])]
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """What pods are made of, by the name of who makes them."""
+    makers = [one for kind in ("Deployment", "StatefulSet", "Job") for one in of_kind(kind)]
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in makers}
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, pod in pods().items():
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            yield name, container
+
+
+def words() -> dict[str, list[str]]:
+    """What each part runs, as a shell would cut it; `$$` of compose is `$`."""
+    found = {}
+    for name, service in COMPOSE["services"].items():
+        said = [*service.get("entrypoint", []), *service.get("command", [])]
+        found[f"compose {name}"] = [word for part in said for word in shlex.split(part.replace("$$", "$"))]
+    for name, pod in pods().items():
+        (container,) = pod["containers"]
+        said = [*container.get("command", []), *container.get("args", [])]
+        found[f"kubernetes {name}"] = [word for part in said for word in shlex.split(part)]
+    return found
+
+
+def limerank_commands() -> dict[str, list[str]]:
+    """What follows `-m limerank`, by part."""
+    found = {}
+    for name, said in words().items():
+        if "limerank" in said and said[said.index("limerank") - 1] == "-m":
+            found[name] = said[said.index("limerank") + 1 :]
+    return found
+
+
+def option(said: list[str], name: str) -> str:
+    """The value of `--name value` or `--name=value`."""
+    if name in said:
+        return said[said.index(name) + 1]
+    return next(word.partition("=")[2] for word in said if word.startswith(f"{name}="))
+
+
+def test_every_part_is_there() -> None:
+    parts = {name.partition(" ")[2]: command[:1] for name, command in limerank_commands().items()}
+    assert parts["limerank"] == ["serve"]
+    assert parts["train"] == parts["train-0"] == parts["train-1"] == ["train"]
+    assert parts["export"] == ["export"]
+    assert {one["kind"] for one in MANIFESTS} >= {"ConfigMap", "Service", "Deployment", "StatefulSet", "Job"}
+
+
+def test_every_command_has_the_options_it_is_given() -> None:
+    known = options_of_commands()
+    for name, (command, *arguments) in ((n, c) for n, c in limerank_commands().items() if c):
+        given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+        unknown = given - known[command]
+        assert not unknown, f"{name}: limerank {command} has no {unknown}"
+
+
+def test_images_are_public_and_named_with_a_version() -> None:
+    images = [service["image"] for service in COMPOSE["services"].values()]
+    images += [container["image"] for _, container in containers()]
+    for image in images:
+        name, _, tag = image.partition(":")
+        assert re.fullmatch(PUBLIC[name], tag), image
+    assert not [name for name, service in COMPOSE["services"].items() if "build" in service]
+
+
+def test_ray_is_the_version_that_is_tested() -> None:
+    """Ray refuses nodes of another version; the image has the one of constraints.txt."""
+    (version,) = re.findall(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert {one["image"] for _, one in containers() if "ray" in one["image"]} == {f"rayproject/ray:{version}-py311"}
+    assert COMPOSE["services"]["install"]["image"] == f"rayproject/ray:{version}-py311"
+
+
+def test_what_is_installed_is_this_version() -> None:
+    (version,) = re.findall(r'^version = "(\S+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    wanted = f"limerank[serve,redis]=={version}"
+    assert wanted in COMPOSE["services"]["install"]["environment"]["LIMERANK_PACKAGE"]
+    assert of_kind("ConfigMap", "limerank")[0]["data"]["LIMERANK_PACKAGE"] == wanted
+
+
+@pytest.mark.parametrize("part", ["compose limerank", "kubernetes limerank"])
+def test_services_ask_parts_that_exist_at_their_ports(part: str) -> None:
+    said = words()[part]
+    heads = words()[part.replace("limerank", "ray-head")]
+    assert option(said, "--ray") == option(said, "--address") == f"ray-head:{option(heads, '--port')}"
+    assert option(said, "--histories") == "redis://redis:6379/0"
+    assert option(words()[part.replace("limerank", "export")], "--engine") == f"ray:{option(said, '--ray')}"
+    assert option(words()[part.replace("limerank", "ray-worker")], "--address") == option(said, "--ray")
+    named = {one["metadata"]["name"] for one in of_kind("Service")}
+    assert {"redis", "ray-head"} <= (set(COMPOSE["services"]) if part.startswith("compose") else named)
+
+
+def test_scorers_fit_the_workers() -> None:
+    """Each reserves half a core, and those of the next bundle must fit beside them while it is activated."""
+    for where, replicas in (
+        ("compose", COMPOSE["services"]["ray-worker"]["deploy"]["replicas"]),
+        ("kubernetes", of_kind("Deployment", "ray-worker")[0]["spec"]["replicas"]),
+    ):
+        said = words()[f"{where} limerank"]
+        scorers = int(option(said, "--shards")) * int(option(said, "--replicas"))
+        assert 2 * 0.5 * scorers <= replicas * int(option(words()[f"{where} ray-worker"], "--num-cpus"))
+
+
+def test_redis_loses_nothing_it_acknowledged() -> None:
+    conf = dict(line.split(maxsplit=1) for line in of_kind("ConfigMap", "redis")[0]["data"]["redis.conf"].splitlines())
+    assert (conf["appendonly"], conf["appendfsync"], conf["maxmemory-policy"]) == ("yes", "always", "noeviction")
+    said = words()["compose redis"]
+    assert option(said, "--appendonly") == "yes"
+    assert option(said, "--appendfsync") == "always"
+    assert "events:/data" in COMPOSE["services"]["redis"]["volumes"]
+    (redis,) = of_kind("StatefulSet", "redis")
+    (claim,) = redis["spec"]["volumeClaimTemplates"]
+    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert mounts[claim["metadata"]["name"]] == conf["dir"] == "/data"
+
+
+def test_probes_are_those_of_the_service() -> None:
+    public = {operation.path for operation in OPERATIONS if operation.scope == "public"}
+    (container,) = pods()["limerank"]["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == int(option(words()["kubernetes limerank"], "--port"))
+    for probe, path in {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}.items():
+        assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+        assert path in public
+    (service,) = of_kind("Service", "limerank")
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    said = words()["compose limerank"]
+    test = " ".join(COMPOSE["services"]["limerank"]["healthcheck"]["test"])
+    assert f"127.0.0.1:{option(said, '--port')}/readyz" in test
+    assert COMPOSE["services"]["limerank"]["ports"] == [f"127.0.0.1:8080:{option(said, '--port')}"]
+
+
+def test_services_are_given_time_to_drain() -> None:
+    grace = float(option(words()["kubernetes limerank"], "--grace-seconds"))
+    assert pods()["limerank"]["terminationGracePeriodSeconds"] > grace
+    period = COMPOSE["services"]["limerank"]["stop_grace_period"]
+    assert float(period.removesuffix("s")) > float(option(words()["compose limerank"], "--grace-seconds"))
+
+
+def test_one_owner_of_the_store() -> None:
+    spec = of_kind("Deployment", "limerank")[0]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
+    assert ServiceOptions().processes == 1, "with shards there is one process"
+
+
+def test_ranks_find_the_first_one() -> None:
+    (job,) = of_kind("Job", "train")
+    said = words()["kubernetes train"]
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(option(said, "--nnodes"))
+    subdomain = pods()["train"]["subdomain"]
+    assert option(said, "--master-addr") == f"{job['metadata']['name']}-0.{subdomain}"
+    (service,) = of_kind("Service", subdomain)
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["ports"][0]["port"] == int(option(said, "--master-port"))
+    assert option(said, "--node-rank") == "$JOB_COMPLETION_INDEX"
+    for number in (0, 1):
+        part = COMPOSE["services"][f"train-{number}"]
+        assert part["environment"]["NODE_RANK"] == str(number)
+        assert option(words()[f"compose train-{number}"], "--master-addr") == "train-0"
+    assert {"torch.distributed.run"} <= set(said)
+
+
+def test_the_run_of_the_example_is_a_run() -> None:
+    config = RunConfig.model_validate(yaml.safe_load(of_kind("ConfigMap", "run")[0]["data"]["run.yaml"]))
+    check_model(config.model, "run.yaml")
+    mounts = {one["name"]: one["mountPath"] for one in pods()["train"]["containers"][0]["volumeMounts"]}
+    assert limerank_commands()["kubernetes train"][1] == f"{mounts['run']}/run.yaml"
+    assert str(config.dataset).startswith(mounts["runs"])
+
+
+def test_volumes_and_secrets_are_there() -> None:
+    claims = {one["metadata"]["name"] for one in of_kind("PersistentVolumeClaim")}
+    maps = {one["metadata"]["name"] for one in of_kind("ConfigMap")}
+    for name, pod in pods().items():
+        own = {one["name"] for one in pod.get("volumes", [])} | ({"data"} if name == "redis" else set())
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert {one["name"] for one in container["volumeMounts"]} <= own, name
+            assert {one["configMapRef"]["name"] for one in container.get("envFrom", [])} <= maps
+        for volume in pod.get("volumes", []):
+            assert volume.get("persistentVolumeClaim", {}).get("claimName") in {None, *claims}
+            assert volume.get("configMap", {}).get("name") in {None, *maps}
+    for name, service in COMPOSE["services"].items():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or (DEPLOY / source).exists(), f"{name}: {volume}"
+        assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
+        assert set(service.get("depends_on", {})) <= set(COMPOSE["services"])
+
+
+def test_the_password_is_a_secret() -> None:
+    """Neither in the files, nor in a URL; the service reads it where it looks for it."""
+    assert not of_kind("Secret"), "made by a command, so that none is written down"
+    for one in pods()["limerank"]["containers"][0]["env"] + pods()["redis"]["containers"][0]["env"]:
+        assert one["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "password"}
+    assert [one["name"] for one in pods()["limerank"]["containers"][0]["env"]] == ["LIMERANK_REDIS_PASSWORD"]
+    environment = COMPOSE["services"]["limerank"]["environment"]
+    assert environment["LIMERANK_REDIS_PASSWORD_FILE"] == "/run/secrets/redis_password"
+    assert "@" not in option(words()["compose limerank"], "--histories")
+    assert "redis.password" in (ROOT / ".gitignore").read_text()
+
+
+def test_only_the_service_is_reached_from_elsewhere() -> None:
+    """Ray and torchrun run what they are sent: every other part that listens is in the policy, or published nowhere."""
+    (policy,) = of_kind("NetworkPolicy")
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert set(expression["values"]) == set(pods()) - {"limerank", "install"}
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+    assert {one["spec"].get("type", "ClusterIP") for one in of_kind("Service")} == {"ClusterIP"}
+    assert [name for name, service in COMPOSE["services"].items() if "ports" in service] == ["limerank"]
+
+
+def test_pods_have_limits_and_few_rights() -> None:
+    for name, container in containers():
+        assert set(container["resources"]) == {"requests", "limits"}, name
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert pods()[name]["securityContext"]["runAsNonRoot"], name
+    for name, service in COMPOSE["services"].items():
+        assert "no-new-privileges:true" in service["security_opt"], name
