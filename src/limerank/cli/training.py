@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command(epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime")(train)
     app.command(
-        epilog="Example: limerank export runs/lime --store stores/demo; on a cluster: --engine ray:10.0.0.1:6379"
-    )(export)
         epilog="Example: limerank train lime-mha --dataset datasets/mine --out runs/lime; on several processes: "
         "torchrun --nproc-per-node 2 -m limerank train lime-mha --dataset datasets/mine --out runs/lime"
     )(train)
-    app.command(epilog="Example: limerank export runs/lime --store stores/demo")(export)
+    app.command(
+        epilog="Example: limerank export runs/lime --store stores/demo; on a cluster: --engine ray:10.0.0.1:6379"
+    )(export)
 
 
 def train(

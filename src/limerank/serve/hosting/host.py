@@ -82,8 +82,7 @@ class Host:
         supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback. With
         `follow` the host notices what other processes activate. `on_warm` is told after each request of a warm-up how
         many there were, and of how many. `histories` is the address of a Redis that has the store's events; by default
-        they are in its own file.
-        many there were, and of how many. `open_engine` opens other engines than those of one machine.
+        they are in its own file. `open_engine` opens other engines than those of one machine.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         with ExitStack() as ends:

@@ -61,17 +61,6 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
 
         keys = KeyRing(store)
         threads = threads_each(options)
-        host = Host.open(
-            store,
-            threads=threads,
-            states_bytes=options.states_mb * MEGABYTE,
-            warmup_requests=options.warmup_requests,
-            history_cap=options.history_cap,
-            retention_days=options.retention_days,
-            histories=options.histories,
-            max_age_hours=options.max_bundle_age_hours,
-            owner=owner,
-        )
         with ExitStack() as ends:
             engines = sharded_engines(options)
             if engines is not None:
@@ -83,6 +72,7 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
                 warmup_requests=options.warmup_requests,
                 history_cap=options.history_cap,
                 retention_days=options.retention_days,
+                histories=options.histories,
                 max_age_hours=options.max_bundle_age_hours,
                 owner=owner,
                 open_engine=engines or Engine.open,
