@@ -58,6 +58,8 @@ from .serve.ranking import Ranking as Ranking
 from .serve.requests import Event as Event
 from .serve.retrieval.diversity import AtMost as AtMost
 from .serve.retrieval.diversity import Mmr as Mmr
+from .serve.sharded.asking import Patience as Patience
+from .serve.sharded.engine import ShardedEngine as ShardedEngine
 from .splits import ByColumn as ByColumn
 from .splits import Days as Days
 from .splits import GlobalTime as GlobalTime

@@ -79,8 +79,12 @@ class Stages:
         self.kind = "" if self.users.exact else f"/stale {stale_budget}"
         self.cost = UserStageCost()
         self.scorer = Scorer(bundle.ranker, bundle.rows)
+        self.prepare(beside_others)
+
+    def prepare(self, beside_others: bool) -> None:
+        """What the scorer needs done before the first request."""
         if self.scorer.worth_preparing:
-            with Workers(1) if beside_others else nullcontext(workers) as preparing:
+            with Workers(1) if beside_others else nullcontext(self.workers) as preparing:
                 preparing.run(partial(self.scorer.prepare, preparing.deal))
 
     def user(self, asked: Asked, record: RequestRecord) -> EncodedRequest:
@@ -127,12 +131,11 @@ class Stages:
         clock.lap("lookup")
         candidates = asked - len(seen) if rows is None else len(rows)
         parts, unscored = catalog.parts(rows, seen), 0
-        scores = partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
 
         def search(part: CandidatePart, k: int) -> Scored:
             nonlocal unscored
-            scored, left = best_in_time(record, scores, part.store, k, part.index)
-            unscored += part.shown_behind(len(part) - left)
+            scored, left = self.search(part, k, encoded, task, record)
+            unscored += left
             return scored
 
         best = best_of(parts, candidates if limit is None else min(limit, candidates), search)
@@ -167,6 +170,14 @@ class Stages:
             unscored=unscored,
             left_out=encoded.left_out,
         )
+
+    def search(
+        self, part: CandidatePart, k: int, encoded: EncodedRequest, task: int, record: RequestRecord
+    ) -> tuple[Scored, int]:
+        """The best `k` of a part, hidden ones included, and how many that are not hidden were not scored in time."""
+        scores = partial(self.scorer.best, encoded.state, task=task, deal=self.workers.deal)
+        scored, left = best_in_time(record, scores, part.store, k, part.index)
+        return scored, part.shown_behind(len(part) - left)
 
     def probabilities(
         self, catalog: Catalog, encoded: EncodedRequest, item_ids: Sequence[str] | None

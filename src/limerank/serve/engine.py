@@ -70,7 +70,10 @@ class Engine:
         self.retrievers = Retrievers(bundle)
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
-        self.stages = Stages(bundle, self.workers, self.states, stale_budget, beside_others=workers is not None)
+        self.stages = self._stages(stale_budget, beside_others=workers is not None)
+
+    def _stages(self, stale_budget: float | None, beside_others: bool) -> Stages:
+        return Stages(self.bundle, self.workers, self.states, stale_budget, beside_others=beside_others)
 
     @classmethod
     def open(

@@ -135,12 +135,27 @@ class Scorer:
         """
         store = self.store if store is None else store
         count = len(store) if index is None else len(index)
-        rows = self._rows_of(store) if self._tries(count, k) else None
+        integer = self.tries(count, k) and self._product is not None and self._rows_of(store) is not None
+        path: ScoringPath = "integer" if integer else self._path(count)
+        head = request_head(self.ranker, user, path, self._layers)
+        return self.best_with(head, path, k, task, store=store, index=index, deal=deal)
+
+    def best_with(
+        self,
+        head: RequestHead,
+        path: ScoringPath,
+        k: int,
+        task: int = 0,
+        *,
+        store: RowStore,
+        index: Tensor | None = None,
+        deal: Deal = in_order,
+    ) -> Scored:
+        """The same, of a request whose head was made for a path; one that may try integers is scored folded without."""
+        rows = self._rows_of(store) if path == "integer" else None
         if rows is None or self._product is None:
-            path = self._path(count)
-            head = request_head(self.ranker, user, path, self._layers)
-            return Scored(best_candidates(store, head, k, task, index, deal=deal), path)
-        head = request_head(self.ranker, user, "integer", self._layers)
+            own: ScoringPath = "folded" if path == "integer" else path
+            return Scored(best_candidates(store, head, k, task, index, deal=deal), own)
         found = best_by_integers(
             store, rows, head, k, task, index, later=self._later_bound(head, task), product=self._product, deal=deal
         )
@@ -157,7 +172,8 @@ class Scorer:
             paths[count] = choose_path(self.ranker, count)
         return paths[count]
 
-    def _tries(self, count: int, k: int) -> bool:
+    def tries(self, count: int, k: int) -> bool:
+        """Whether integers are tried for the best `k` of so many candidates."""
         if self.pays_from is None or count < self.pays_from or not 0 < k * CANDIDATES_PER_WANTED <= count:
             return False
         if self._disappointed >= DISAPPOINTMENTS:

@@ -52,6 +52,14 @@ class ServiceOptions:
         None, "Stored events older than that are deleted; default: kept up to the cap.", 0
     )
 
+    shards: int | None = _option(
+        None, "Split item rows over so many scorers on Ray; default: none, rows are scored in this process.", 1, 4096
+    )
+    replicas: int = _option(1, "Scorers of each shard.", 1, 64)
+    ray: str | None = _option(None, "HOST:PORT of the Ray that scorers run on; default: one that is started here.")
+    hedge_ms: float = _option(50.0, "Milliseconds after which a slow shard's replica is asked, too.", 0.1)
+    patience_ms: float = _option(1_000.0, "Milliseconds after which a shard is lost, and the answer degraded.", 1)
+
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least, most = getattr(self, one.name), one.metadata["least"], one.metadata["most"]
@@ -60,6 +68,11 @@ class ServiceOptions:
             if not (least is None or value >= least) or not (most is None or value <= most):
                 limits = f"at least {least:g}" if most is None else f"between {least:g} and {most:g}"
                 raise UsageError(f"--{one.name.replace('_', '-')} {value}: must be {limits}")
+        if self.shards is not None and self.processes > 1:
+            raise UsageError(
+                f"--processes {self.processes} --shards {self.shards}: with shards there is one process, for the "
+                "user stage; leave --processes out"
+            )
         if not self.host:
             raise UsageError("--host: is empty; name an address such as 127.0.0.1, or 0.0.0.0 for all")
 

@@ -163,7 +163,7 @@ class Bundle:
             manifest=manifest,
             encoders=encoders,
             ranker=ranker.eval(),
-            rows=_row_store(path / ROWS, manifest),
+            rows=row_store(path / ROWS, manifest),
             item_table=features_of(load_tensors(path / ITEMS)),
             user_table=features_of(load_tensors(path / USERS)),
             histories=load_tensors(path / HISTORIES),
@@ -281,7 +281,7 @@ def features_of(tensors: dict[str, torch.Tensor]) -> Features:
     )
 
 
-def _row_store(path: Path, manifest: BundleManifest) -> RowStore:
+def row_store(path: Path, manifest: BundleManifest) -> RowStore:
     """The rows of a file, which must be of the type the manifest names."""
     row_type, before = manifest.row_type, NAMES_BEFORE.get(manifest.format, {})
     names = {before.get(name, name): name for name in ("rows", "head_part", *(["scale"] if row_type == "u8" else []))}

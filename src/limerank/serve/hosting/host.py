@@ -21,7 +21,7 @@ from limerank.serve.hosting.erasure import Forgetting, events_in_bundles
 from limerank.serve.hosting.following import Follower
 from limerank.serve.hosting.health import problems_of
 from limerank.serve.hosting.leases import Lease
-from limerank.serve.hosting.opening import Opener, Warmed
+from limerank.serve.hosting.opening import OpenEngine, Opener, Warmed
 from limerank.serve.hosting.owner import Owner
 from limerank.serve.hosting.said import Activation, ErasedUser, Verified
 from limerank.serve.hosting.switch import Switch
@@ -71,13 +71,14 @@ class Host:
         max_age_hours: float | None = None,
         follow: bool = True,
         on_warm: Warmed | None = None,
+        open_engine: OpenEngine = Engine.open,
     ) -> Host:
         """Serve a store's active bundle; ready, and warm, when this returns.
 
         The host owns the store until it is closed, and a second one is refused; `owner=False` is for processes of a
         supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback. With
         `follow` the host notices what other processes activate. `on_warm` is told after each request of a warm-up how
-        many there were, and of how many.
+        many there were, and of how many. `open_engine` opens other engines than those of one machine.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         with ExitStack() as ends:
@@ -97,6 +98,7 @@ class Host:
                 warmup_requests=warmup_requests,
                 on_warm=on_warm,
                 keep_previous=keep_previous,
+                open_engine=open_engine,
             )
             host = cls(opened, histories, log, opener, max_age_hours)
             host._ends = ends.pop_all()

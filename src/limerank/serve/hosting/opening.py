@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from limerank import files
 from limerank.errors import BundleError, LimerankError
@@ -31,6 +32,15 @@ class Ready:
     is_new: bool = False
 
 
+class OpenEngine(Protocol):
+    """Opens an engine on a bundle of a store, as `Engine.open` does."""
+
+    def __call__(
+        self, store: BundleStore, bundle_id: str, *, workers: Workers, states: int | UserStates, histories: Histories
+    ) -> Engine:
+        """One that has what it is given in common with others."""
+
+
 class Opener:
     """Opens, verifies and warms up engines, and ends them."""
 
@@ -44,8 +54,10 @@ class Opener:
         warmup_requests: int,
         on_warm: Warmed | None,
         keep_previous: bool,
+        open_engine: OpenEngine = Engine.open,
     ) -> None:
         self.store = store
+        self.open_engine = open_engine
         self.workers = workers
         self.states = states
         self.histories = histories
@@ -69,7 +81,7 @@ class Opener:
 
     def cold(self, bundle_id: str) -> Engine:
         """An engine that has not answered anything yet."""
-        return Engine.open(
+        return self.open_engine(
             self.store, bundle_id, workers=self.workers, states=self.states or 0, histories=self.histories
         )
 

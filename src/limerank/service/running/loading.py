@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limerank.service.admission import Admission
 from limerank.service.app import create_app
@@ -18,7 +19,11 @@ from limerank.service.security.gate import Gate
 from limerank.service.security.keys import KeyRing
 from limerank.threads import available_cores
 
+if TYPE_CHECKING:
+    from limerank.serve.sharded.engine import ShardedEngines
+
 MEGABYTE = 2**20
+WAITING_PER_CORE = 4
 
 
 def run_on(
@@ -51,20 +56,28 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
     """What opens the store and makes the application; it takes seconds, and runs in a thread."""
 
     def load() -> Loaded:
+        from limerank.serve.engine import Engine
         from limerank.serve.hosting.host import Host
 
         keys = KeyRing(store)
         threads = threads_each(options)
-        host = Host.open(
-            store,
-            threads=threads,
-            states_bytes=options.states_mb * MEGABYTE,
-            warmup_requests=options.warmup_requests,
-            history_cap=options.history_cap,
-            retention_days=options.retention_days,
-            max_age_hours=options.max_bundle_age_hours,
-            owner=owner,
-        )
+        with ExitStack() as ends:
+            engines = sharded_engines(options)
+            if engines is not None:
+                ends.callback(engines.close)
+            host = Host.open(
+                store,
+                threads=threads,
+                states_bytes=options.states_mb * MEGABYTE,
+                warmup_requests=options.warmup_requests,
+                history_cap=options.history_cap,
+                retention_days=options.retention_days,
+                max_age_hours=options.max_bundle_age_hours,
+                owner=owner,
+                open_engine=engines or Engine.open,
+            )
+            ends.callback(host.close)
+            close = ends.pop_all().close
         admission = Admission(options.concurrency or threads, options.queue)
         app = create_app(
             host,
@@ -78,7 +91,7 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
         return Loaded(
             app,
             [admission, app.state.service.errands],
-            close=host.close,
+            close=close,
             on_refused=app.state.service.metrics.refused_early,
             lifespan=lambda: app.router.lifespan_context(app),
             facts={**facts, "address": address},
@@ -87,6 +100,18 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
     return load
 
 
+def sharded_engines(options: ServiceOptions) -> ShardedEngines | None:
+    """What opens engines whose rows are on Ray, if that is asked for."""
+    if options.shards is None:
+        return None
+    from limerank.serve.sharded.asking import Patience
+    from limerank.serve.sharded.engine import ShardedEngines
+
+    patience = Patience(options.hedge_ms, options.patience_ms)
+    return ShardedEngines(shards=options.shards, replicas=options.replicas, ray=options.ray, patience=patience)
+
+
 def threads_each(options: ServiceOptions) -> int:
-    """Workers of each process."""
-    return options.threads or max(1, available_cores() // options.processes)
+    """Workers of each process; those that wait for shards need no core of their own."""
+    waiting = 1 if options.shards is None else WAITING_PER_CORE
+    return options.threads or max(1, waiting * available_cores() // options.processes)

@@ -19,10 +19,21 @@ def run(store: Path, options: ServiceOptions, announce: Announce = lambda facts:
     """Serve a store until a signal comes; returns the exit code. What cannot work is an error before anything else."""
     opened = BundleStore.open(store)
     check_exposure(opened.path, options)
+    if options.shards is not None:
+        check_cluster(options)
     listener = listen(options)
     if options.processes > 1:
         return supervise(opened.path, options, listener, announce)
     return run_on(listener, opened.path, options, announce)
+
+
+def check_cluster(options: ServiceOptions) -> None:
+    """Ray is installed, and somebody answers at its address."""
+    from limerank.serve.sharded.cluster import check_ray, check_reachable
+
+    check_ray()
+    if options.ray is not None:
+        check_reachable(options.ray)
 
 
 def check_exposure(store: Path, options: ServiceOptions) -> None:

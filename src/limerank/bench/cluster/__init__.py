@@ -1,0 +1,1 @@
+"""How much more machines give: training, export, scoring."""

@@ -1,0 +1,102 @@
+"""A shard: one slice of a bundle's rows, and the best of them for whoever asks. Ray runs it, and starts it again."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from limerank.config import finished_model
+from limerank.errors import BundleError, LimerankError
+from limerank.models import build_ranker
+from limerank.ops.candidate import RowStore
+from limerank.serve.bundles.bundle import FIX, ROWS, read_manifest, row_store
+from limerank.serve.deadline import Deadline, RequestRecord, best_in_time
+from limerank.serve.scorer import Scored, Scorer, ScoringPath
+from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question, head_of, without_tables
+from limerank.serve.sharded.slices import digest
+from limerank.serve.timeline import Timeline
+from limerank.serve.workers import Workers
+
+
+class Shard:
+    """Maps its slice, verifies it, and answers: one question at a time, on one thread, so one core each."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        """What is wrong with the slice is an error here, and the shard does not come up."""
+        self.assignment = assignment
+        self.rows = mapped(assignment)
+        self.items = self.rows.behind(assignment.part.first_item - assignment.part.first)
+        ranker = build_ranker(
+            finished_model(assignment.model), without_tables(assignment.space), assignment.tasks, assignment.folder
+        )
+        weights = {name: torch.from_numpy(np.array(values)) for name, values in assignment.weights.items()}
+        ranker.load_state_dict(weights, strict=False)
+        self.scorer = Scorer(ranker.eval(), self.rows)
+        self.layers = [(weight.detach(), bias.detach()) for weight, bias in ranker.head.later_layers()]
+        self.workers = Workers(1)
+        if self.scorer.worth_preparing:
+            self.workers.run(partial(self.scorer.prepare, self.workers.deal))
+
+    def facts(self) -> Facts:
+        """What it is; whoever gets an answer knows that it lives."""
+        return Facts(self.assignment.bundle, os.getpid(), self.scorer.pays_from)
+
+    def answer(self, question: Question) -> Answer:
+        """The best candidates of this slice; what makes no sense is refused in words, for it is no fault of Ray's."""
+        try:
+            return self.workers.run(partial(self._answer, question))
+        except LimerankError as refused:
+            nothing = np.zeros((0, self.assignment.tasks), dtype=np.float32)
+            return Answer(
+                self.assignment.bundle, np.zeros(0, dtype=np.int32), nothing, question.path, refused=str(refused)
+            )
+
+    def _answer(self, question: Question) -> Answer:
+        own = self.assignment
+        if question.bundle != own.bundle:
+            raise BundleError(f"was asked for bundle {question.bundle}, but serves {own.bundle}")
+        store, index = self.items, None
+        if question.rows is not None:
+            store, index = self.rows, torch.from_numpy(question.rows.astype(np.int64))
+        count = len(store) if index is None else len(index)
+        k = min(question.k + len(question.hidden), count)
+        head = head_of(self.scorer.ranker, question, self.layers)
+
+        def best(*, k: int, store: RowStore, index: torch.Tensor | None) -> Scored:
+            path: ScoringPath = question.path
+            if path == "integer" and not self.scorer.tries(len(store) if index is None else len(index), k):
+                path = "folded"
+            return self.scorer.best_with(head, path, k, question.task, store=store, index=index)
+
+        deadline = Deadline.of(question.milliseconds)
+        scored, left = best_in_time(RequestRecord(deadline, Timeline(deadline.clock)), best, store, k, index)
+        positions = scored.top.positions.numpy()
+        shown = np.flatnonzero(~np.isin(positions, question.hidden))[: question.k]
+        behind = int((question.hidden >= count - left).sum())
+        return Answer(
+            bundle=own.bundle,
+            positions=positions[shown].astype(np.int32),
+            values=scored.top.values.numpy()[shown],
+            path=scored.path,
+            rescored=scored.rescored,
+            fell_back=scored.fell_back,
+            unscored=left - behind,
+        )
+
+
+def mapped(assignment: Assignment) -> RowStore:
+    """The rows of a slice, mapped and verified; no other row of the file is read."""
+    folder, part = Path(assignment.folder), assignment.part
+    manifest = read_manifest(folder)
+    if manifest.id != assignment.bundle:
+        raise BundleError(f"{folder}: is bundle {manifest.id}, should be {assignment.bundle}; {FIX}")
+    rows = row_store(folder / ROWS, manifest).between(part.first, part.last)
+    if digest(rows) != assignment.digest:
+        raise BundleError(
+            f"{folder / ROWS}: rows {part.first:,} to {part.last - 1:,} are not those that were verified; {FIX}"
+        )
+    return rows
