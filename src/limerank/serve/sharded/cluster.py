@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import secrets
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,7 +21,8 @@ from limerank.threads import available_cores
 
 OLDEST = (2, 50)
 """The first Ray whose Serve runs several applications in one call, and counts how often a constructor was tried."""
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS, JOIN_SECONDS = 5.0, 30.0
+"""How long a machine may take to accept a connection, and Ray to join a cluster: it would try for minutes."""
 PORT = 6379
 LOCAL_CPUS = 64
 """What a Ray that is started here believes to have: scorers are few, and those of the next bundle come beside them."""
@@ -22,14 +30,27 @@ OBJECT_STORE = 128 * 2**20
 """Bytes; messages are tens of kilobytes."""
 
 
+QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+_TRIAL = """
+import json, sys
+import ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+    said = ""
+except Exception as error:
+    said = f"{type(error).__name__}: {error}"
+print("\\n" + json.dumps(said), flush=True)
+"""
+
+
 @dataclass
 class RayCluster:
     """A connection to Ray."""
 
     address: str
-    started_here: bool
-    """Whether Ray was started for this process, and ends with it."""
-    connected_here: bool
+    folder: str | None = None
+    """Of a Ray that was started for this process, and ends with it."""
+    connected_here: bool = True
     """Whether this connection ends with `close`; somebody else's does not."""
 
     @classmethod
@@ -38,44 +59,41 @@ class RayCluster:
 
         Whatever cannot be reached is told in a line, after some seconds at most.
         """
-        check_ray()
+        check_ray(address)
         ray = ray_module()
         if ray.is_initialized():
             found = str(ray.get_runtime_context().gcs_address)
             if address not in (None, "auto", found):
                 raise ConflictError(f"ray at {address}: this process is connected to {found} already; end that first")
-            return cls(found, started_here=False, connected_here=False)
-        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+            return cls(found, connected_here=False)
         if address is None:
+            folder = tempfile.mkdtemp(prefix="limerank-ray-")
             ray.init(
                 address="local",
                 include_dashboard=False,
                 num_cpus=max(LOCAL_CPUS, available_cores()),
                 object_store_memory=OBJECT_STORE,
-                **quiet,
+                _temp_dir=folder,
+                **QUIET,
             )
-        else:
-            check_reachable(address)
-            try:
-                ray.init(address=address, **quiet)
-            except Exception as refused:  # of many types, and pages long
-                reason = str(refused).strip().splitlines()[0][:200] if str(refused).strip() else type(refused).__name__
-                raise UnavailableError(
-                    f"ray at {address}: cannot be joined ({reason}); this machine must be one of its nodes: ray start "
-                    f"--address={address}"
-                ) from None
-        return cls(str(ray.get_runtime_context().gcs_address), started_here=address is None, connected_here=True)
+            return cls(str(ray.get_runtime_context().gcs_address), folder=folder)
+        check_reachable(address)
+        check_joining(address)
+        ray.init(address=address, **QUIET)
+        return cls(str(ray.get_runtime_context().gcs_address))
 
     def close(self) -> None:
         """End the connection, and Ray, if it was started here."""
-        ray, serve = ray_module(), serve_module()
+        ray = ray_module()
         if not self.connected_here or not ray.is_initialized():
             return
-        if self.started_here:
-            with suppress(Exception):  # all of it ends with Ray in any case
-                serve.shutdown()
-        ray.shutdown()
         self.connected_here = False
+        if self.folder is not None:
+            with suppress(Exception):  # all of it ends with Ray in any case
+                serve_module().shutdown()
+        ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def ray_module() -> Any:
@@ -88,9 +106,17 @@ def serve_module() -> Any:
     return import_module("ray.serve")
 
 
-def check_ray() -> None:
-    """Ray is there, with Serve, and new enough."""
+def check_ray(address: str | None) -> None:
+    """Ray is there, with Serve, and new enough.
+
+    One that is to be started here listens on the network, and whoever can talk to Ray can run anything: so it asks for
+    a token that only this process and its children have. Ray reads that when it is loaded.
+    """
     require_extra("ray", "ray")
+    if address is None and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray, _ = ray_module(), serve_module()
     except ImportError as missing:
@@ -102,7 +128,7 @@ def check_ray() -> None:
 
 
 def check_reachable(address: str) -> None:
-    """Somebody listens at an address; Ray itself would try for a minute."""
+    """Somebody listens at an address."""
     if "://" in address:
         raise UsageError(f"ray at {address}: give HOST:PORT, and run this on a machine of the cluster")
     if address == "auto":
@@ -116,3 +142,19 @@ def check_reachable(address: str) -> None:
         raise UnavailableError(
             f"ray at {address}: does not answer ({refused}); start it: ray start --head --port={port or PORT}"
         ) from None
+
+
+def check_joining(address: str) -> None:
+    """Ray can join the cluster at an address: tried in a process that can be ended."""
+    try:
+        tried = subprocess.run(  # noqa: S603 (our own program)
+            [sys.executable, "-c", _TRIAL, address], capture_output=True, text=True, timeout=JOIN_SECONDS
+        )
+        said = json.loads(tried.stdout.splitlines()[-1]) if tried.stdout.strip() else "it ended without a word"
+    except subprocess.TimeoutExpired:
+        said = f"no answer in {JOIN_SECONDS:.0f} s"
+    if said:
+        raise UnavailableError(
+            f"ray at {address}: cannot be joined ({' '.join(str(said).split())[:300]}); this machine must be a "
+            f"node of it, with the same versions: ray start --address={address}"
+        )

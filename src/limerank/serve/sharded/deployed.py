@@ -33,8 +33,8 @@ HEALTH_SECONDS, HUNG_SECONDS = 1.0, 10.0
 """Between two looks of Serve at a scorer, and how long one may not answer before it is replaced."""
 MOST_QUESTIONS = 64
 """At a scorer at a time; they wait there, not here."""
-TRIES = 2
-"""Of a constructor, before a slice is refused."""
+TRIES = 1
+"""Of a constructor, before a slice is refused; a scorer that has served before is tried again and again."""
 SAID = re.compile(r"(?:limerank\.errors\.)?(\w*Error): (.+)")
 
 

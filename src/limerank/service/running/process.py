@@ -70,15 +70,17 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The first signal asks for a drain, the second ends the process at once."""
-        loop = asyncio.get_running_loop()
-        mine = threading.current_thread() is threading.main_thread()
-        for number in SIGNALS if mine else ():
-            loop.add_signal_handler(number, self._asked_to_end, number)
+        self.catch_signals()
         try:
             yield
         finally:
-            for number in SIGNALS if mine else ():
-                loop.remove_signal_handler(number)
+            for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def catch_signals(self) -> None:
+        """Once more when everything is loaded: a library may have put handlers of its own there, as Ray does."""
+        for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
+            asyncio.get_running_loop().add_signal_handler(number, self._asked_to_end, number)
 
     def _asked_to_end(self, number: int) -> None:
         if self.should_exit:
@@ -193,6 +195,7 @@ async def _answer_until_the_end(
             await stack.enter_async_context(loaded.lifespan())
         life.connections = fitting_connections(life.options.connections)
         front.app, life.on_refused = loaded.app, loaded.on_refused
+        server.catch_signals()
         if not life.draining:
             life.status = "ok"
             announce(loaded.facts)

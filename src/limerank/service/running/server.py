@@ -31,7 +31,7 @@ def check_cluster(options: ServiceOptions) -> None:
     """Ray is installed, and somebody answers at its address."""
     from limerank.serve.sharded.cluster import check_ray, check_reachable
 
-    check_ray()
+    check_ray(options.ray)
     if options.ray is not None:
         check_reachable(options.ray)
 
