@@ -111,6 +111,7 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "bench-engine": Bench("bench engine"),
     "bench-states": Bench("bench states"),
     "bench-serve": Bench("bench serve --seconds 4 --searches 3 --models lime-mha,lime-xor"),
+    "bench-cluster": Bench("bench cluster"),
     "bench-fuxictr": Elsewhere("make -C benchmarks/fuxictr"),
     "soak": Elsewhere("make soak"),
     "soak-hour": Elsewhere("SOAK_MINUTES=60 SOAK_PARTS=memory SOAK_OUT=docs/results/soak-hour.json make soak"),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limerank.cli import bench_engine, bench_serve, bench_states, bench_train
+from limerank.cli import bench_cluster, bench_engine, bench_serve, bench_states, bench_train
 from limerank.cli.common import JsonOption, emit_json, emit_table, parse_counts, parse_rankers, progress_for, say
 
 app = typer.Typer(no_args_is_help=True, help="How fast limerank is on this machine.")
@@ -21,6 +21,7 @@ app.command(epilog=bench_train.EPILOG)(bench_train.train)
 app.command(epilog=bench_engine.EPILOG)(bench_engine.engine)
 app.command(epilog=bench_states.EPILOG)(bench_states.states)
 app.command(epilog=bench_serve.EPILOG)(bench_serve.serve)
+app.command(epilog=bench_cluster.EPILOG)(bench_cluster.cluster)
 
 
 @app.command(epilog="Example: limerank bench data --memory-events 0")
