@@ -23,7 +23,7 @@ def cluster(
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Training, export and scoring by one and two processes, bytes of a request, cost of merging (minutes; needs Ray)."""
+    """Training, export and scoring by one and two processes, bytes of a request, merging (minutes; needs Ray)."""
     from limerank.serve.sharded.cluster import check_ray
 
     check_ray(None)

@@ -88,10 +88,9 @@ class RayCluster:
         if not self.connected_here or not ray.is_initialized():
             return
         self.connected_here = False
-        if self.folder is not None:
-            with suppress(Exception):  # all of it ends with Ray in any case
-                serve_module().shutdown()
-        ray.shutdown()
+        ray.shutdown()  # Serve ends with a Ray that ends, and its client here must know
+        with suppress(AttributeError, ImportError):
+            import_module("ray.serve.context")._set_global_client(None)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 

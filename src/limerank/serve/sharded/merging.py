@@ -68,7 +68,11 @@ def merged(k: int, asked: Sequence[Portion], answers: Mapping[int, Answer], task
     here = [(one, answers[one.number]) for one in asked if one.number in answers]
     positions = np.concatenate([NOBODY, *(portion.among_all(answer.positions) for portion, answer in here)])
     values = np.concatenate([np.zeros((0, tasks), dtype=np.float32), *(answer.values for _, answer in here)])
-    order = np.lexsort((positions, -values[:, task]))[:k]
+    scores = values[:, task]
+    able = np.arange(len(scores))
+    if 0 < k < len(scores):  # most shards' best are not among the best of all
+        able = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+    order = able[np.lexsort((positions[able], -scores[able]))[:k]]
     paths: list[ScoringPath] = [answer.path for _, answer in here]
     best = torch.from_numpy(values[order])
     return Scored(
