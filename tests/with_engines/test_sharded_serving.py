@@ -164,7 +164,8 @@ def without_each_shard(
     bundle: Bundle, slices: list[Slice], truth: dict[str, list[str]]
 ) -> tuple[dict[tuple[str, int], list[str]], dict[int, str]]:
     """Rankings without the items of one shard, and what an answer without it says."""
-    rest, said = {}, {}
+    rest: dict[tuple[str, int], list[str]] = {}
+    said: dict[int, str] = {}
     for one in slices:
         theirs = set(bundle.item_ids.names_of(np.arange(one.first_item, one.last)))
         rest |= {(user, one.number): [item for item in order if item not in theirs] for user, order in truth.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from limerank.serve.sharded.slices import cut
 from limerank.serve.sharded.stages import ShardedStages
 
 ITEMS = 500
-WITH = {"sasrec": {"readout": "last"}}
+WITH: dict[str, dict[str, Any]] = {"sasrec": {"readout": "last"}}
 """Options with which a ranker is factorized that is not by default."""
 FACTORIZED = sorted(name for name, ranker in RANKERS.items() if ranker.factorized or name in WITH)
 

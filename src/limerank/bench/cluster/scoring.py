@@ -121,7 +121,8 @@ def measure_wire(engine: ShardedEngine, named: int | None) -> Wire:
     """The messages of one request, weighed: for the whole catalog, or for so many candidates that it names."""
     bundle = engine.bundle
     candidates = None if named is None else named_items(bundle, named)
-    sent, received = [], []
+    sent: list[Question] = []
+    received: list[Answer | Lost] = []
     real = engine.shards.ask
 
     def weighed(questions: dict[int, Question], milliseconds: float | None) -> dict[int, Answer | Lost]:
