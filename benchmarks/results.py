@@ -126,13 +126,10 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "bench-states": Bench("bench states"),
     "bench-serve": Bench("bench serve --seconds 4 --searches 3 --models lime-mha,lime-xor"),
     "bench-cluster": Bench("bench cluster"),
-<<<<<<< HEAD
     "plan-rates": Bench(f"plan --measure --ranker lime-mha,lime-xor {PLANNED}"),
     "plan-check": Bench(f"plan --check {PLANNED}"),
     "plan-paper": Bench(f"plan --ranker lime-xor {PAPER_SCALE} {LARGE_MACHINES}"),
     "plan-billion": Bench(f"plan --ranker lime-mha {BILLION_ITEMS} {LARGE_MACHINES}"),
-=======
->>>>>>> shard
     "bench-fuxictr": Elsewhere("make -C benchmarks/fuxictr"),
     "soak": Elsewhere("make soak"),
     "soak-hour": Elsewhere("SOAK_MINUTES=60 SOAK_PARTS=memory SOAK_OUT=docs/results/soak-hour.json make soak"),

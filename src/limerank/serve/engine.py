@@ -6,11 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-<<<<<<< HEAD
 from typing import Any, Self
-=======
-from typing import Any, Literal, Self
->>>>>>> shard
 
 import numpy as np
 import polars as pl

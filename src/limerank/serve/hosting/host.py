@@ -81,12 +81,8 @@ class Host:
         The host owns the store until it is closed, and a second one is refused; `owner=False` is for processes of a
         supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback. With
         `follow` the host notices what other processes activate. `on_warm` is told after each request of a warm-up how
-<<<<<<< HEAD
         many there were, and of how many. `histories` is the address of a Redis that has the store's events; by default
         they are in its own file. `open_engine` opens other engines than those of one machine.
-=======
-        many there were, and of how many. `open_engine` opens other engines than those of one machine.
->>>>>>> shard
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         with ExitStack() as ends:

@@ -112,10 +112,7 @@ def check_ray(address: str | None) -> None:
     a token that only this process and its children have. Ray reads that when it is loaded.
     """
     require_extra("ray", "ray")
-<<<<<<< HEAD
-=======
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # threads of Serve outlive its client, and would start another Ray
->>>>>>> shard
     if address is None and "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
