@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from contextlib import suppress
@@ -17,12 +15,13 @@ from importlib import import_module
 from typing import Any
 
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
+from limerank.serve.bundles.on_ray.connection import why_not_joined
 from limerank.threads import available_cores
 
 OLDEST = (2, 50)
 """The first Ray whose Serve runs several applications in one call, and counts how often a constructor was tried."""
-CONNECT_SECONDS, JOIN_SECONDS = 5.0, 30.0
-"""How long a machine may take to accept a connection, and Ray to join a cluster: it would try for minutes."""
+CONNECT_SECONDS = 5.0
+"""How long a machine may take to accept a connection."""
 PORT = 6379
 LOCAL_CPUS = 64
 """What a Ray that is started here believes to have: scorers are few, and those of the next bundle come beside them."""
@@ -31,16 +30,6 @@ OBJECT_STORE = 128 * 2**20
 
 
 QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-_TRIAL = """
-import json, sys
-import ray
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
-    said = ""
-except Exception as error:
-    said = f"{type(error).__name__}: {error}"
-print("\\n" + json.dumps(said), flush=True)
-"""
 
 
 @dataclass
@@ -146,15 +135,8 @@ def check_reachable(address: str) -> None:
 
 def check_joining(address: str) -> None:
     """Ray can join the cluster at an address: tried in a process that can be ended."""
-    try:
-        tried = subprocess.run(  # noqa: S603 (our own program)
-            [sys.executable, "-c", _TRIAL, address], capture_output=True, text=True, timeout=JOIN_SECONDS
-        )
-        said = json.loads(tried.stdout.splitlines()[-1]) if tried.stdout.strip() else "it ended without a word"
-    except subprocess.TimeoutExpired:
-        said = f"no answer in {JOIN_SECONDS:.0f} s"
-    if said:
+    if reason := why_not_joined(address):
         raise UnavailableError(
-            f"ray at {address}: cannot be joined ({' '.join(str(said).split())[:300]}); this machine must be a "
-            f"node of it, with the same versions: ray start --address={address}"
+            f"ray at {address}: {reason}; this machine must be a node of it, with the same versions: "
+            f"ray start --address={address}"
         )

@@ -66,7 +66,8 @@ def connected(address: str | None, cores: int | None = None) -> Iterator[str]:
     if address is not None:
         if address != AUTO:
             _check_port(address)
-        _check_joining(address)
+        if reason := why_not_joined(address):
+            raise UnavailableError(f"engine 'ray:{address}': {reason}")
     for name, value in SCHEDULING.items():
         os.environ.setdefault(name, value)
     with _joined(address) if address is not None else _started(cores or available_cores()):
@@ -160,8 +161,8 @@ def _check_port(address: str) -> None:
         ) from None
 
 
-def _check_joining(address: str) -> None:
-    """Refuse an address that Ray cannot join, with Ray's reason."""
+def why_not_joined(address: str) -> str:
+    """Why Ray cannot join the cluster at an address, in a line; empty if it can."""
     try:
         tried = subprocess.run(  # noqa: S603 (our own program)
             [sys.executable, "-c", _TRIAL, address],
@@ -175,8 +176,7 @@ def _check_joining(address: str) -> None:
     except subprocess.TimeoutExpired as late:
         said = f"no answer in {JOIN_SECONDS:.0f} s"
         noise = (late.stderr or b"").decode(errors="replace")
-    if said:
-        raise UnavailableError(f"engine 'ray:{address}': {_reason(said, noise)}")
+    return _reason(said, noise) if said else ""
 
 
 def _reason(said: str, noise: str) -> str:
