@@ -186,19 +186,25 @@ def exponent(value: float | None) -> str:
 
 def spectra() -> str:
     """How many singular values hold most of an attention matrix, or of links."""
-    rows = []
-    for one in known("spectrum")["spectra"]:
-        needed, effective = one["energies"]["frobenius"]["rank_for_90"], one["effective_rank"]
+    study = known("spectrum")
+    links, rows = str(study["links"]), []
+    for one in study["spectra"]:
+        squares, plain, effective = one["energies"]["frobenius"], one["energies"]["nuclear"], one["effective_rank"]
+        needed = squares["rank_for_90"]
         rows.append(
             [
                 one["source"],
                 one["matrix"],
                 f"{one['rows']:,} x {one['columns']:,}",
                 f"{needed['mean']:.1f} ({needed['low']:.0f} to {needed['high']:.0f})",
+                f"{plain['rank_for_90']['mean']:.1f}",
+                *(f"{energy['at_rank'][links]['mean']:.0%}".replace("%", " %") for energy in (squares, plain)),
                 f"{effective['mean']:.1f}±{effective['sd']:.1f}",
             ]
         )
-    return table(["of", "matrix", "size", "singular values for 90 % of the squared norm", "effective rank"], rows)
+    kinds = ("squares", "values")
+    columns = [*(f"for 90 % of the sum of {kind}" for kind in kinds), *(f"{links} hold, of {kind}" for kind in kinds)]
+    return table(["of", "matrix", "size", *columns, "effective rank"], rows)
 
 
 def links_needed() -> str:
