@@ -81,8 +81,12 @@ def test_every_ranker_and_row_type_has_the_bytes_of_a_local_export(found: dict[s
 
 
 def test_engines_go_on_with_each_others_exports_and_copy_the_same_rows(found: dict[str, Any]) -> None:
-    """Rows that are kept, rows that are copied from an earlier bundle, and the bytes of an export without either."""
-    assert found["to ray"] == found["from ray"] == [128, True]
+    """Rows that are kept, rows that are copied from an earlier bundle, and the bytes of an export without either.
+
+    It was killed when the fourth shard, or the third whole one, came: Ray gives the last, a small one, at any time.
+    """
+    assert found["to ray"] == [128, True]
+    assert found["from ray"] in ([128, True], [173, True])
     assert found["grown"] == [301, True]
     assert found["nothing new"] == [401, True]
 

@@ -210,7 +210,8 @@ def test_nobody_and_others_at_the_address() -> None:
 
 
 def test_a_node_of_a_cluster_is_refused(tmp_path: Path) -> None:
-    server = OwnRedis(tmp_path / "redis", "--cluster-enabled", "yes")
+    bus = str(free_port())  # by default 10,000 above the other one, which may be no port
+    server = OwnRedis(tmp_path / "redis", "--cluster-enabled", "yes", "--cluster-port", bus)
     try:
         with pytest.raises(UnavailableError, match="is a node of a cluster"):
             RedisHistories(f"{server.url}?prefix=x")

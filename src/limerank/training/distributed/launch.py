@@ -5,6 +5,7 @@ The first rank speaks before all others; one that fails alone speaks for itself,
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -45,6 +46,7 @@ def launched(out: Path | None) -> Iterator[Ranks]:
     try:
         yield ranks
         dist.destroy_process_group()
+        gc.collect()  # a thread of gloo that lives until Python ends may abort it; what is in a circle would keep one
         if main:
             signal.signal(signal.SIGTERM, before)
     except BaseException as error:
