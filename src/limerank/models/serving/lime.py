@@ -240,7 +240,7 @@ class PooledLinks(LimePart):
         return read
 
     def _parts(self, slots: Tensor) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = slots.split(part_size(len(slots), CHUNK // 2, PART))
+        parts: tuple[Tensor, ...] = slots.split(part_size(len(slots), max(CHUNK // 2, 1), PART))
         return parts
 
     def _pooled_parts(self, pool: LinkPool, vectors: Tensor, slots: Tensor) -> PoolState:
