@@ -65,14 +65,6 @@ class ServiceOptions:
     hedge_ms: float = _option(50.0, "Milliseconds after which a slow shard's replica is asked, too.", 0.1)
     patience_ms: float = _option(1_000.0, "Milliseconds after which a shard is lost, and the answer degraded.", 1)
 
-    shards: int | None = _option(
-        None, "Split item rows over so many scorers on Ray; default: none, rows are scored in this process.", 1, 4096
-    )
-    replicas: int = _option(1, "Scorers of each shard.", 1, 64)
-    ray: str | None = _option(None, "HOST:PORT of the Ray that scorers run on; default: one that is started here.")
-    hedge_ms: float = _option(50.0, "Milliseconds after which a slow shard's replica is asked, too.", 0.1)
-    patience_ms: float = _option(1_000.0, "Milliseconds after which a shard is lost, and the answer degraded.", 1)
-
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least, most = getattr(self, one.name), one.metadata["least"], one.metadata["most"]
