@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.schema import Kind, Task
 from limerank.splits import Part
 
+Job = dict[str, Any]
+"""What `training_program` does."""
 REQUESTS = 141
 EPOCHS = 2
 
@@ -79,9 +82,14 @@ def steps_of(log: StoredDataset) -> int:
     return EPOCHS * -(-len(log.requests_in(Part.TRAIN)) // batch_of(log))
 
 
-def jobs_of(configurations: dict[str, dict[str, Any]], folder: Path, **distributed: str) -> list[dict[str, Any]]:
+def jobs_of(configurations: dict[str, dict[str, Any]], folder: Path, **distributed: str) -> list[Job]:
     """A job for each, whose run goes into the folder."""
     return [
-        {"config": {**config, "distributed": distributed}, "out": str(folder / name)}
+        {"config": {**config, "distributed": {**distributed}}, "out": str(folder / name)}
         for name, config in configurations.items()
     ]
+
+
+def in_float32(jobs: Sequence[Job]) -> list[Job]:
+    """The same jobs as everybody trains; the folders of their runs end with `, float32`."""
+    return [{**job, "out": f"{job['out']}, float32", "type": "float32"} for job in jobs]
