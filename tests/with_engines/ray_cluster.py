@@ -49,7 +49,7 @@ class RayCluster:
 
     def computing(self) -> list[int]:
         """The worker processes that compute a shard right now."""
-        return [pid for pid in _below(self.head) if _command(pid).startswith(TASK)]
+        return [pid for pid in below(self.head) if command_of(pid).startswith(TASK)]
 
     def begin(self, *command: str | Path, **variables: str) -> subprocess.Popen[str]:
         """Start a Python process that can join."""
@@ -88,7 +88,7 @@ def ray_cluster() -> Iterator[RayCluster]:
         assert line, f"Ray did not start: {head.wait()}"
         yield RayCluster(json.loads(line), head.pid, environment)
     finally:
-        left = _below(head.pid)
+        left = below(head.pid)
         head.kill()
         head.wait()
         for pid in left:  # most have ended with it
@@ -99,7 +99,7 @@ def ray_cluster() -> Iterator[RayCluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _below(process: int) -> list[int]:
+def below(process: int) -> list[int]:
     """Its children, theirs, and so on."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
@@ -115,7 +115,7 @@ def _below(process: int) -> list[int]:
     return found
 
 
-def _command(process: int) -> bytes:
+def command_of(process: int) -> bytes:
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:

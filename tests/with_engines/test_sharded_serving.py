@@ -29,6 +29,7 @@ from limerank.serve.sharded.cluster import RayCluster, check_reachable, serve_mo
 from limerank.serve.sharded.engine import ShardedEngine, ShardedEngines
 from limerank.serve.sharded.messages import Assignment
 from limerank.serve.sharded.slices import Slice
+from with_engines.ray_cluster import below, command_of
 from with_engines.ray_here import ray_here
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and what it brings
@@ -68,6 +69,11 @@ def agree(one: Ranking, other: Ranking, *, bits: bool = False) -> None:
 def of_store(store: Path) -> set[str]:
     """The applications that are there for a store."""
     return {name for name in serve_module().status().applications if name.startswith(deployed.prefix_of(store))}
+
+
+def scorers_below(process: int) -> list[int]:
+    """The scorers of a Ray that a process has started."""
+    return [pid for pid in below(process) if command_of(pid).startswith(b"ray::ServeReplica")]
 
 
 @contextmanager
@@ -275,7 +281,10 @@ def test_what_cannot_be_is_told_in_a_line(tied: StoredDataset, tmp_path: Path, r
 def test_the_command_serves_in_shards(
     tied: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
 ) -> None:
-    """`limerank serve --shards 2` on a Ray of its own: the same API and the same answers; ends when it is asked to."""
+    """`limerank serve --shards 2` on a Ray of its own: the same API and the same answers.
+
+    That Ray starts a killed scorer again, and ends when the service does.
+    """
     store = tmp_path / "store"
     bundle = tied_bundle(tied, store, name="lime-mha")
     monkeypatch.setenv("TMPDIR", "/tmp")  # sockets need a short path
@@ -286,8 +295,22 @@ def test_the_command_serves_in_shards(
         found = client.post("/v1/rank", json={"user_id": "u7", "limit": 12}).raise_for_status().json()
         assert [item["id"] for item in found["items"]] == expected.item_ids
         assert (found["degraded"], found["bundle"]) == ([], bundle.manifest.id)
+        before = scorers_below(served.process.pid)
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+
+        def whole_again() -> bool:
+            now = scorers_below(served.process.pid)
+            if len(now) != 2 or before[0] in now:
+                return False
+            again = client.post("/v1/rank", json={"user_id": "u7", "limit": 12}).raise_for_status().json()
+            return (again["degraded"], again["items"]) == ([], found["items"])
+
+        until(whole_again, SECONDS)
+        of_ray = below(served.process.pid)
         served.ask_to_end()
         assert served.wait() == 0
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in of_ray), SECONDS)
     nobody = refusal(6, "serve", store, "--shards", "2", "--ray", "127.0.0.1:1", "--port", "0")
     assert "ray at 127.0.0.1:1: does not answer" in nobody
     assert "give HOST:PORT" in refusal(2, "serve", store, "--shards", "2", "--ray", "ray://127.0.0.1:1")

@@ -9,8 +9,12 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -39,6 +43,8 @@ class RayCluster:
     address: str
     folder: str | None = None
     """Of a Ray that was started for this process, and ends with it."""
+    keeper: Keeper | None = None
+    """Who has started that Ray."""
     connected_here: bool = True
     """Whether this connection ends with `close`; somebody else's does not."""
 
@@ -57,15 +63,9 @@ class RayCluster:
             return cls(found, connected_here=False)
         if address is None:
             folder = tempfile.mkdtemp(prefix="limerank-ray-")
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_cpus=max(LOCAL_CPUS, available_cores()),
-                object_store_memory=OBJECT_STORE,
-                _temp_dir=folder,
-                **QUIET,
-            )
-            return cls(str(ray.get_runtime_context().gcs_address), folder=folder)
+            keeper = Keeper()
+            keeper.begin(partial(start_ray, folder))
+            return cls(str(ray.get_runtime_context().gcs_address), folder=folder, keeper=keeper)
         check_reachable(address)
         check_joining(address)
         ray.init(address=address, **QUIET)
@@ -80,8 +80,49 @@ class RayCluster:
         ray.shutdown()  # Serve ends with a Ray that ends, and its client here must know
         with suppress(AttributeError, ImportError):
             import_module("ray.serve.context")._set_global_client(None)
+        if self.keeper is not None:
+            self.keeper.end()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Keeper:
+    """A thread that starts Ray and stays: Linux ends Ray's processes together with the thread that started them."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def begin(self, start: Callable[[], None]) -> None:
+        """Start it there; an error is raised here."""
+        started: Future[None] = Future()
+
+        def keep() -> None:
+            try:
+                start()
+            except BaseException as error:
+                started.set_exception(error)
+                return
+            started.set_result(None)
+            self._ended.wait()
+
+        threading.Thread(target=keep, name="limerank-ray", daemon=True).start()
+        started.result()
+
+    def end(self) -> None:
+        """Let the thread go."""
+        self._ended.set()
+
+
+def start_ray(folder: str) -> None:
+    """A Ray on this machine, with its files in a folder."""
+    ray_module().init(
+        address="local",
+        include_dashboard=False,
+        num_cpus=max(LOCAL_CPUS, available_cores()),
+        object_store_memory=OBJECT_STORE,
+        _temp_dir=folder,
+        **QUIET,
+    )
 
 
 def ray_module() -> Any:
