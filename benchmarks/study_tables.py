@@ -244,6 +244,32 @@ def sizes() -> str:
     return table(["", "history", *(f"{count} links" for count in links)], rows)
 
 
+def doublings() -> str:
+    """What a doubling is worth, and how sure that is; each term by the simplest fit of the grid that has it."""
+    rows = []
+    for model, fits in known("scaling")["fits"].items():
+        told_before = {"1"}
+        for fit in fits:
+            own = [one for one in fit["coefficients"] if one["term"] not in told_before]
+            told_before.update(one["term"] for one in own)
+            for one in own:
+                told = [f"{one['value']:+.4f}", f"{one['error']:.4f}", f"{fit['r_squared']:.2f}", str(fit["points"])]
+                rows.append([f"`{model}`", fit["formula"], one["term"], *told])
+    return table(["", "fit", "term", "coefficient", "standard error", "r²", "trainings"], rows)
+
+
+def depths() -> str:
+    """Test NE by the number of layers, at the largest size of the grid."""
+    cells = [one for one in known("scaling")["cells"] if one["layers"] is not None]
+    largest = max((one["history"], one["links"]) for one in cells)
+    rows = []
+    for layers in sorted({one["layers"] for one in cells}):
+        ne = [one["ne"] for one in cells if (one["history"], one["links"], one["layers"]) == (*largest, layers)]
+        mean, between = f"{sum(ne) / len(ne):.4f}", f"{min(ne):.4f} to {max(ne):.4f}"
+        rows.append([f"`{cells[0]['model']}`", str(layers), mean, between])
+    return table(["", "layers", "test NE", "seeds"], rows)
+
+
 def variants() -> str:
     """What each change does to the test NE."""
     rows = []
@@ -321,6 +347,8 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "spectrum": (EVIDENCE, spectra),
     "scaling: links and topics": (EVIDENCE, links_needed),
     "scaling: links and history": (EVIDENCE, sizes),
+    "scaling: fits": (EVIDENCE, doublings),
+    "scaling: layers": (EVIDENCE, depths),
     "ablation": (EVIDENCE, variants),
     "ablation: kernels": (EVIDENCE, kernel_errors),
     "ablation: costs": (EVIDENCE, serving_costs),
