@@ -117,6 +117,54 @@ def test_a_deadline_ends_patience() -> None:
         assert isinstance(shards.ask({0: "?"}, 30)[0], Lost)
 
 
+def test_a_short_deadline_loses_a_shard_for_nobody_else() -> None:
+    """Healthy shards that need longer than 5 ms: a request of 5 ms goes without them, the next one has them."""
+
+    async def call(number: int, question: str) -> str:
+        await asyncio.sleep(1 if question == "a" else 0.02)  # a machine that has other things to do is late by less
+        return f"{question} {number}"
+
+    with asking(call, Patience(hedge_ms=1000, patience_ms=1000 * SECONDS)) as shards:
+        assert shards.ask({0: "a", 1: "a"}, 5) == dict.fromkeys((0, 1), Lost("no answer in 5 ms"))
+        assert shards.ask({0: "b", 1: "b"}, 500 * SECONDS) == {0: "b 0", 1: "b 1"}
+        assert not shards.lost
+        until(lambda: not shards._doubting)
+        assert not shards.lost
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_dead_shard_is_lost_although_all_deadlines_are_short(hangs: bool) -> None:
+    """Whoever asks waits for a deadline; after its whole patience the shard is lost, and nobody waits any more."""
+
+    async def call(number: int, question: str) -> str:
+        if not hangs:
+            raise ConnectionError("nobody there")
+        await asyncio.sleep(3600)
+        return "never"
+
+    with asking(call, Patience(hedge_ms=5, patience_ms=300)) as shards:
+        began = time.monotonic()
+        assert isinstance(shards.ask({0: "?"}, 5)[0], Lost)
+        until(lambda: bool(shards.lost))
+        assert time.monotonic() - began >= 0.3
+        assert shards.lost[0] == ("no answer in 300 ms" if hangs else "ConnectionError: nobody there")
+
+
+def test_an_answer_ends_doubt() -> None:
+    """A knock may wait for a replica that hangs while another answers: the shard is there."""
+
+    async def call(number: int, question: str) -> str:
+        await asyncio.sleep(3600 if question in ("knock", "slow") else 0)
+        return question
+
+    with asking(call, Patience(hedge_ms=5, patience_ms=3_600_000)) as shards:
+        assert isinstance(shards.ask({0: "slow"}, 5)[0], Lost)
+        assert shards._doubting
+        assert shards.ask({0: "quick"}) == {0: "quick"}
+        until(lambda: not shards._doubting)
+        assert not shards.lost
+
+
 def test_who_hedges_later_than_patience_ends_is_told() -> None:
     with pytest.raises(UsageError, match="hedge_ms must be above 0 and at most patience_ms"):
         Patience(hedge_ms=100, patience_ms=50)

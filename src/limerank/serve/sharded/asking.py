@@ -4,6 +4,9 @@ A question is sent to its shard; if no answer came after the hedge delay and the
 and Ray Serve gives it to the replica with the least to do. The first answer counts. A call that fails (its process
 died) is made again at once. A shard that has not answered when patience ends is lost: the request is answered without
 it, and so are the next ones, which do not wait. Somebody keeps knocking, and the first answer brings the shard back.
+
+A request whose own time ends sooner is answered without the shard, and nobody else is: that a shard had no answer in
+some milliseconds does not mean that it is gone. It is in doubt then: somebody knocks, and waits with full patience.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ class Asking(Generic[Q, A]):
         self.lost: dict[int, str] = {}
         """Shards that are left out, and why."""
         self._knocking: dict[int, asyncio.Task[None]] = {}
+        self._doubting: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="limerank-shards", daemon=True)
         self._thread.start()
@@ -129,6 +133,8 @@ class Asking(Generic[Q, A]):
                 done, calls = await asyncio.wait(calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 for one in done:
                     if one.exception() is None:
+                        if number in self._doubting:  # a knock may wait for a replica that hangs
+                            self._doubting[number].cancel()
                         return one.result()
                     reason = _line(one.exception())
                     self.counts.failed += 1
@@ -143,7 +149,11 @@ class Asking(Generic[Q, A]):
             for one in calls:
                 one.cancel()
         self.counts.lost += 1
-        self._lose(number, f"{reason} in {seconds * 1000:.0f} ms" if reason == "no answer" else reason)
+        reason = f"{reason} in {seconds * 1000:.0f} ms" if reason == "no answer" else reason
+        if seconds >= self.patience.patience_ms / 1000:
+            self._lose(number, reason)
+        elif number not in self._doubting:
+            self._doubting[number] = self._loop.create_task(self._doubt(number))
         return Lost(self.lost.get(number, reason))
 
     def _begin(self, number: int, question: Q) -> asyncio.Task[A]:
@@ -157,6 +167,22 @@ class Asking(Generic[Q, A]):
             self.lost[number] = reason
             log.warning("shard %d is lost (%s); requests are answered without it until it is back", number + 1, reason)
             self._knocking[number] = self._loop.create_task(self._bring_back(number))
+
+    async def _doubt(self, number: int) -> None:
+        """Knock at a shard that had no answer in the time of a request; it is lost after its whole patience only."""
+        patient, reason = self.patience.patience_ms, ""
+        end = time.monotonic() + patient / 1000
+        try:
+            while (left := end - time.monotonic()) > 0:
+                try:
+                    await asyncio.wait_for(asyncio.ensure_future(self._knock(number)), left)
+                    return
+                except Exception as error:  # late, or its process died and another may be there soon
+                    reason = "" if isinstance(error, TimeoutError) else _line(error)
+                    await asyncio.sleep(min(KNOCK_SECONDS, left))
+            self._lose(number, reason or f"no answer in {patient:.0f} ms")
+        finally:
+            self._doubting.pop(number, None)
 
     async def _bring_back(self, number: int) -> None:
         """Knock until somebody is there."""
