@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,7 @@ from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
 from limerank.serve.overlay.items import Item
 from limerank.serve.ranking import Ranking
+from limerank.serve.sharded import shard as shard_module
 from limerank.serve.sharded.asking import Lost
 from limerank.serve.sharded.deployed import assignments
 from limerank.serve.sharded.engine import ShardedEngine, check_shardable
@@ -181,6 +187,72 @@ def test_only_small_things_travel(lime: Bundle) -> None:
             answer = sharded.shards.shards[number].answer(question)
             assert answer.positions.shape == (10,)
             assert answer.values.shape == (10, 2)
+
+
+@contextmanager
+def busy(shard: Shard) -> Iterator[Callable[[], None]]:
+    """A shard whose worker does something else, until it is told to go on."""
+    begun, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go.wait(60)
+
+    done = shard.workers.submit(work)
+    assert begun.wait(60)
+    try:
+        yield go.set
+    finally:
+        go.set()
+        done.result()
+
+
+def test_time_runs_while_a_question_waits_for_the_worker(lime: Bundle) -> None:
+    """One whose time is over when its turn comes is not scored: others wait; the answer says what is missing."""
+    with EngineHere(lime, 2) as sharded, ThreadPoolExecutor(1) as asker:
+        sharded.answer("u1", limit=10)
+        question = sharded.shards.asked[0][1]
+        shard, part = sharded.shards.shards[1], sharded.shards.slices[1]
+        hidden = np.array([0, 3], dtype=np.int32)
+        with busy(shard) as go_on:
+            late = asker.submit(shard.answer, replace(question, milliseconds=1.0, hidden=hidden))
+            time.sleep(0.1)
+            go_on()
+            answer = late.result()
+        assert (answer.refused, len(answer.positions), answer.values.shape) == ("", 0, (0, 2))
+        assert answer.unscored == part.items - 2
+        assert shard.answer(replace(question, milliseconds=60_000.0)).unscored == 0
+
+
+def test_whether_a_scorer_hangs(lime: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for facts waits for the worker; health is a question of how long one question takes, not of a queue."""
+    shard = Shard(assignments(lime, cut(lime.manifest.items, 2))[0])
+    with ThreadPoolExecutor(1) as asker, busy(shard) as go_on:
+        facts = asker.submit(shard.facts)
+        with pytest.raises(TimeoutError):
+            facts.result(0.05)
+        shard.check_health()
+        go_on()
+        assert facts.result(60).bundle == lime.manifest.id
+    begun, go = threading.Event(), threading.Event()
+
+    def hang(*given: object) -> Answer:
+        begun.set()
+        go.wait(60)
+        raise BundleError("went on")
+
+    monkeypatch.setattr(shard, "_answer", hang)
+    question = Question(lime.manifest.id, "folded", (), 1, 0, None, np.zeros(0, dtype=np.int32), None)
+    with ThreadPoolExecutor(1) as asker:
+        refused = asker.submit(shard.answer, question)
+        assert begun.wait(60)
+        shard.check_health()
+        monkeypatch.setattr(shard_module, "HANGING_SECONDS", 0.0)
+        with pytest.raises(UnavailableError, match="a question is being scored for"):
+            shard.check_health()
+        go.set()
+        assert refused.result().refused == "went on"
+        shard.check_health()
 
 
 def test_a_slice_that_is_not_what_was_verified(lime: Bundle, tied: StoredDataset, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ one that Serve starts again serves the same.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from limerank import files
@@ -35,6 +37,10 @@ MOST_QUESTIONS = 64
 """At a scorer at a time; they wait there, not here."""
 TRIES = 1
 """Of a constructor, before a slice is refused; a scorer that has served before is tried again and again."""
+FACTS_SECONDS = 60.0
+"""That a scorer which is ready may take to say what it is."""
+MARGIN_FRACTION, LEAST_MARGIN_MS, LEAST_MS = 0.2, 5.0, 1.0
+"""Of the time that an answer is waited for, what is kept for its way; and what a shard is given at least."""
 SAID = re.compile(r"(?:limerank\.errors\.)?(\w*Error): (.+)")
 
 
@@ -58,10 +64,19 @@ class DeployedShards:
         self.asking: Asking[Question, Answer] = Asking(call, facts, patience, replicas=replicas)
         self._closed = False
         try:
-            self.facts = [self.asking.run(facts(number)) for number in range(len(slices))]
+            self.facts = [self._said(one, facts(one.number)) for one in slices]
         except BaseException:
             self.asking.close()
             raise
+
+    def _said(self, one: Slice, facts: Coroutine[None, None, Facts]) -> Facts:
+        try:
+            return self.asking.run(asyncio.wait_for(facts, FACTS_SECONDS))
+        except TimeoutError:
+            raise UnavailableError(
+                f"{one.name}: its scorer is ready, but did not answer in {FACTS_SECONDS:g} seconds; see its logs with "
+                "`ray logs`; no shard was changed"
+            ) from None
 
     @classmethod
     def deploy(
@@ -104,7 +119,13 @@ class DeployedShards:
             raise
 
     def ask(self, questions: dict[int, Question], milliseconds: float | None) -> dict[int, Answer | Lost]:
-        """The answers by shard; one that gave none is lost."""
+        """The answers by shard; one that gave none is lost.
+
+        With a deadline shards stop earlier than they are waited for, so that what they have found until then arrives.
+        """
+        if milliseconds is not None:
+            told = time_of_shard(min(milliseconds, self.asking.patience.patience_ms))
+            questions = {number: replace(one, milliseconds=told) for number, one in questions.items()}
         return self.asking.ask(questions, milliseconds)
 
     def close(self) -> None:
@@ -113,6 +134,11 @@ class DeployedShards:
             self._closed = True
             self.asking.close()
             delete(self.names, wait=False)
+
+
+def time_of_shard(milliseconds: float) -> float:
+    """What a shard may take whose answer is waited for so long."""
+    return max(milliseconds - max(MARGIN_FRACTION * milliseconds, LEAST_MARGIN_MS), LEAST_MS)
 
 
 def assignments(bundle: Bundle, slices: Sequence[Slice]) -> list[Assignment]:

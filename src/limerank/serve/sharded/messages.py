@@ -65,7 +65,7 @@ class Question:
     hidden: Positions
     """Positions of candidates that must not be answered, ascending."""
     milliseconds: float | None
-    """Until the deadline, if there is one."""
+    """That the shard may take, if there is a deadline: fewer than whoever asks waits, for the answer travels."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from limerank.config import finished_model
-from limerank.errors import BundleError, LimerankError
+from limerank.errors import BundleError, LimerankError, UnavailableError
 from limerank.models import build_ranker
 from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.bundle import FIX, ROWS, read_manifest, row_store
@@ -20,6 +21,9 @@ from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question,
 from limerank.serve.sharded.slices import digest
 from limerank.serve.timeline import Timeline
 from limerank.serve.workers import Workers
+
+HANGING_SECONDS = 60.0
+"""After so long at one question a scorer hangs; what waits behind it does not count, for a busy scorer is well."""
 
 
 class Shard:
@@ -38,24 +42,39 @@ class Shard:
         self.scorer = Scorer(ranker.eval(), self.rows)
         self.layers = [(weight.detach(), bias.detach()) for weight, bias in ranker.head.later_layers()]
         self.workers = Workers(1)
+        self._began: float | None = None
         if self.scorer.worth_preparing:
             self.workers.run(partial(self.scorer.prepare, self.workers.deal))
 
     def facts(self) -> Facts:
-        """What it is; whoever gets an answer knows that it lives."""
-        return Facts(self.assignment.bundle, os.getpid(), self.scorer.pays_from)
+        """What it is; whoever gets an answer knows that it lives, and that its worker takes questions."""
+        return self.workers.run(lambda: Facts(self.assignment.bundle, os.getpid(), self.scorer.pays_from))
+
+    def check_health(self) -> None:
+        """Raise if a question was begun long ago and is not done; Ray Serve calls this, and replaces who raises.
+
+        It does not wait for the worker: questions may queue for longer than Serve waits, and that is no reason.
+        """
+        began = self._began
+        if began is not None and time.monotonic() - began > HANGING_SECONDS:
+            raise UnavailableError(f"a question is being scored for {time.monotonic() - began:.0f} seconds")
 
     def answer(self, question: Question) -> Answer:
         """The best candidates of this slice; what makes no sense is refused in words, for it is no fault of Ray's."""
+        deadline = Deadline.of(question.milliseconds)  # waiting for the worker takes its time, too
         try:
-            return self.workers.run(partial(self._answer, question))
+            return self.workers.run(partial(self._timed, question, deadline))
         except LimerankError as refused:
-            nothing = np.zeros((0, self.assignment.tasks), dtype=np.float32)
-            return Answer(
-                self.assignment.bundle, np.zeros(0, dtype=np.int32), nothing, question.path, refused=str(refused)
-            )
+            return self._nothing(question, refused=str(refused))
 
-    def _answer(self, question: Question) -> Answer:
+    def _timed(self, question: Question, deadline: Deadline) -> Answer:
+        self._began = time.monotonic()
+        try:
+            return self._answer(question, deadline)
+        finally:
+            self._began = None
+
+    def _answer(self, question: Question, deadline: Deadline) -> Answer:
         own = self.assignment
         if question.bundle != own.bundle:
             raise BundleError(f"was asked for bundle {question.bundle}, but serves {own.bundle}")
@@ -63,6 +82,8 @@ class Shard:
         if question.rows is not None:
             store, index = self.rows, torch.from_numpy(question.rows.astype(np.int64))
         count = len(store) if index is None else len(index)
+        if deadline.over():  # whoever asked has gone, and others wait
+            return self._nothing(question, unscored=count - len(question.hidden))
         k = min(question.k + len(question.hidden), count)
         head = head_of(self.scorer.ranker, question, self.layers)
 
@@ -72,7 +93,6 @@ class Shard:
                 path = "folded"
             return self.scorer.best_with(head, path, k, question.task, store=store, index=index)
 
-        deadline = Deadline.of(question.milliseconds)
         scored, left = best_in_time(RequestRecord(deadline, Timeline(deadline.clock)), best, store, k, index)
         positions = scored.top.positions.numpy()
         shown = np.flatnonzero(~np.isin(positions, question.hidden))[: question.k]
@@ -85,6 +105,12 @@ class Shard:
             rescored=scored.rescored,
             fell_back=scored.fell_back,
             unscored=left - behind,
+        )
+
+    def _nothing(self, question: Question, *, unscored: int = 0, refused: str = "") -> Answer:
+        own, values = self.assignment, np.zeros((0, self.assignment.tasks), dtype=np.float32)
+        return Answer(
+            own.bundle, np.zeros(0, dtype=np.int32), values, question.path, unscored=unscored, refused=refused
         )
 
 
