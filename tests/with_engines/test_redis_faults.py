@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from history_model import NOW, event, items, run_together
 
-from limerank.errors import StorageFullError, UnavailableError
+from limerank.errors import BundleError, StorageFullError, UnavailableError
 from limerank.serve.histories.in_redis.store import RedisHistories
 from limerank.serve.histories.writing import CAP_SLACK
 from with_engines.redis_servers import DURABLE, OwnRedis, free_port
@@ -238,3 +238,39 @@ def test_replicas_that_must_have_events(server: OwnRedis, tmp_path: Path) -> Non
             copy.add([event(3)])
     finally:
         replica.stop()
+
+
+def test_a_server_that_lost_events_which_rankers_do_not_read(server: OwnRedis) -> None:
+    """Another event has the number of one that was lost: what is remembered is dropped, and all is read again."""
+    histories = RedisHistories(f"{server.url}?prefix=lost")
+    client = histories._server.client
+    histories.add([event(1)])
+    copy = {key: client.dump(key) for key in client.keys("lost*")}
+    histories.add([event(2, in_history=False)])
+    assert items(histories) == ["i1"]
+    client.flushdb()  # as a server does that is back with what it had some time ago
+    for key, value in copy.items():
+        client.restore(key, 0, value)
+    histories.add([event(3)])
+    assert items(histories) == items(histories) == ["i1", "i3"]
+    for key in client.keys("lost*:events"):
+        client.hdel(key, "000000000002")  # what is there is not all that should be
+    histories.add([event(4)])
+    with pytest.raises(BundleError, match="an event's record is damaged or lost"):
+        histories.of("u")
+
+
+@pytest.mark.parametrize("stale", ["yes", "no"])
+def test_who_became_a_replica_is_connected_to_anew(server: OwnRedis, stale: str) -> None:
+    """The name may be the new primary's by then; so no connection to the old one stays."""
+    histories = RedisHistories(f"{server.url}?prefix=moved&patience=0&timeout=1")
+    client = histories._server.client
+    histories.add([event(1)])
+    before = client.client_id()
+    client.config_set("replica-serve-stale-data", stale)
+    client.replicaof("127.0.0.1", free_port())
+    with pytest.raises(UnavailableError, match=r"cannot answer now \((You can't write|Link with MASTER)"):
+        histories.add([event(2)])
+    client.replicaof("NO", "ONE")
+    assert client.client_id() > before
+    assert histories.add([event(2)]).accepted == 1

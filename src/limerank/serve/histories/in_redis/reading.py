@@ -17,6 +17,8 @@ from limerank.serve.histories.store import MOST_REMEMBERED, USERS_AT_ONCE
 HISTORIES_AT_ONCE = 16
 """Users whose events are read in one round trip."""
 ALL = -1
+WHICH = 5
+"""Where an answer of READ says whether it is all or what is new."""
 LOST = "an event's record is damaged or lost"
 
 
@@ -43,27 +45,37 @@ class Reader:
         return self.opened.read(lambda salt: self._of(salt, digest(salt, text_bytes(user_id))))
 
     def _of(self, salt: bytes, name: bytes) -> Known | None:
-        before = self.memory.get(name)
+        for before in (self.memory.get(name), None):
+            answer = self._asked(salt, name, before)
+            if len(answer) < 2:
+                return before if answer else None
+            found = self._grown(name, before, answer)
+            if found is not None:
+                self.memory.put(name, found)
+                return found
+            if answer[WHICH] == b"all":
+                break
+            self.memory.drop(name)  # Redis lost events that were counted here, and others have their numbers now
+        raise self.opened.server.damaged(LOST)
+
+    def _asked(self, salt: bytes, name: bytes, before: Known | None) -> list[Any]:
         known: list[Any] = [b"", b"", b"", b"", 0]
         if before is not None:
             known = [before.version, before.epoch, *before.newest, before.sequence]
         keys = [self.opened.keys.store, *self.opened.keys.of_user(name)[:3]]
+        answer: list[Any]
         (answer,) = self.opened.run_all(scripts.READ, [(keys, [salt, *known])])
-        if len(answer) < 2:
-            return before if answer else None
-        found = self._grown(name, before, answer)
-        self.memory.put(name, found)
-        return found
+        return answer
 
-    def _grown(self, name: bytes, before: Known | None, answer: list[Any]) -> Known:
-        """What is known now, of what was known before and a script's answer."""
+    def _grown(self, name: bytes, before: Known | None, answer: list[Any]) -> Known | None:
+        """What is known now, of what was known before and a script's answer; None if they do not fit together."""
         version, epoch, sequence, erased_at, count, which, *flat = answer
         if which == b"all" or before is None:
             before = None
         entries, newest = ((), (b"", b"")) if before is None else (before.entries, before.newest)
         new = list(zip(flat[::2], flat[1::2], strict=True))
         if len(entries) + len(new) != count or not all(one is not None and is_whole(one, name) for _, one in new):
-            raise self.opened.server.damaged(LOST)
+            return None
         merged = merged_entries(entries, [entry_of(field, record) for field, record in new])
         newest = max([newest, *((field, id_of(record)) for field, record in new)])
         return Known(merged, int(erased_at) if erased_at else None, version, epoch, int(sequence), newest)

@@ -159,6 +159,9 @@ class RedisServer:
         try:
             yield
         except redis.RedisError as error:
+            if isinstance(error, redis.ReadOnlyError | redis.MasterDownError):
+                # the name may be the new primary's by now; whoever uses another connection is told the same there
+                self.client.connection_pool.disconnect(inuse_connections=False)
             raise self._meaning(error) from None
 
     def _meaning(self, error: Exception) -> LimerankError:
@@ -172,7 +175,8 @@ class RedisServer:
             )
         if isinstance(error, redis.NoPermissionError) or said.startswith("NOPERM"):
             return UnavailableError(f"{self.address}: the user may not do this ({said}); allow it, or be another")
-        later = (redis.BusyLoadingError, redis.ReadOnlyError, redis.TimeoutError)
+        # ClusterDownError is also what says MASTERDOWN; that word is not in its text any more
+        later = (redis.BusyLoadingError, redis.ReadOnlyError, redis.ClusterDownError, redis.TimeoutError)
         if isinstance(error, later) or said.startswith(AWAY):
             return AwayError(f"{self.address}: cannot answer now ({said}); try again")
         if isinstance(error, redis.ConnectionError) and "Protocol Error" not in said:
