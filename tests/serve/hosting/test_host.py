@@ -18,6 +18,7 @@ from hosts import USERS, answers_as, featureless, mapped, open_files, scores
 
 from limerank.errors import BundleError, ConflictError, UnavailableError
 from limerank.serve.bundles.store import BundleStore
+from limerank.serve.engine import Engine
 from limerank.serve.experiments.routing import Arm, Routing, Shadow, assign, write_routing
 from limerank.serve.histories.past import Happened
 from limerank.serve.hosting.host import Host
@@ -339,6 +340,30 @@ def test_verify_and_diff(opened: Open, ids: list[str], hosted_store: Path) -> No
     damage(hosted_store, ids[2])
     with pytest.raises(BundleError, match=r"rows\.safetensors: has"):
         host.verify(ids[2])
+
+
+def test_what_is_compared_is_opened_as_what_is_served(opened: Open, ids: list[str]) -> None:
+    """By the host's own opener, or a host with shards would map all rows here; and it is closed afterwards."""
+    opening: list[tuple[str, object]] = []
+    closed: list[str] = []
+
+    class Own(Engine):
+        def close(self) -> None:
+            closed.append(self.bundle.manifest.id)
+            super().close()
+
+    def open_own(store: BundleStore, bundle_id: str, **given: Any) -> Engine:
+        opening.append((bundle_id, given["states"]))
+        return Own(store.open_bundle(bundle_id), **given)
+
+    host = opened(open_engine=open_own)
+    del opening[:]
+    with host.engine_of(ids[1]) as engine:
+        assert isinstance(engine, Own)
+        assert (opening, closed) == ([(ids[1], 0)], [])
+    assert closed == [ids[1]]
+    assert host.diff(ids[0], ids[1]).rankings["overlap_10"] < 1
+    assert closed == [ids[1], ids[1]]
 
 
 def test_diff_counts_items(opened: Open, ids: list[str], hosted_store: Path) -> None:

@@ -190,7 +190,7 @@ class Host:
             with self.lease(bundle=bundle_id) as lease:
                 yield lease.engine
         else:
-            with Engine.open(self.store, bundle_id, workers=self.workers, states=0, histories=self.histories) as engine:
+            with self._switch.opener.apart(bundle_id) as engine:
                 yield engine
 
     def receive(self, chunks: Iterable[bytes]) -> Received:

@@ -85,6 +85,10 @@ class Opener:
             self.store, bundle_id, workers=self.workers, states=self.states or 0, histories=self.histories
         )
 
+    def apart(self, bundle_id: str) -> Engine:
+        """An engine for whoever looks at a bundle that is not served; it keeps no states, and is theirs to close."""
+        return self.open_engine(self.store, bundle_id, workers=self.workers, states=0, histories=self.histories)
+
     def again(self, hosted: Hosted, *, hashes: bool) -> Ready:
         """An engine that is open already, whose files are looked at once more: a restart would need them."""
         path = self.store.bundle_path(hosted.bundle_id)
