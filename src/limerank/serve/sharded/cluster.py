@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
-from limerank.serve.bundles.on_ray.connection import why_not_joined
+from limerank.serve.bundles.on_ray.connection import ray_folder, why_not_joined
 from limerank.threads import available_cores
 
 OLDEST = (2, 50)
@@ -37,16 +36,31 @@ QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
 @dataclass
-class RayCluster:
-    """A connection to Ray."""
+class Connection:
+    """The connection of this process to Ray, which all that was opened on it share: it ends with the last of them."""
 
     address: str
-    folder: str | None = None
-    """Of a Ray that was started for this process, and ends with it."""
-    keeper: Keeper | None = None
-    """Who has started that Ray."""
-    connected_here: bool = True
-    """Whether this connection ends with `close`; somebody else's does not."""
+    ends: ExitStack
+    users: int = 0
+
+
+_connecting = threading.Lock()
+_connection: Connection | None = None
+"""The one that was made here last, if any."""
+
+
+@dataclass
+class RayCluster:
+    """One user of a connection to Ray."""
+
+    address: str
+    connection: Connection | None = None
+    """If it was made here, and not by somebody else, whose does not end with `close`."""
+
+    @property
+    def connected_here(self) -> bool:
+        """Whether this connection ends with `close`, if nobody else uses it."""
+        return self.connection is not None
 
     @classmethod
     def connect(cls, address: str | None = None) -> RayCluster:
@@ -54,36 +68,68 @@ class RayCluster:
 
         Whatever cannot be reached is told in a line, after some seconds at most.
         """
+        global _connection
         check_ray(address)
-        ray = ray_module()
-        if ray.is_initialized():
-            found = str(ray.get_runtime_context().gcs_address)
-            if address not in (None, "auto", found):
+        with _connecting:
+            if (found := address_in_use()) is None:
+                _connection = connected(address)
+                found = _connection.address
+            elif address not in (None, "auto", found):
                 raise ConflictError(f"ray at {address}: this process is connected to {found} already; end that first")
-            return cls(found, connected_here=False)
-        if address is None:
-            folder = tempfile.mkdtemp(prefix="limerank-ray-")
-            keeper = Keeper()
-            keeper.begin(partial(start_ray, folder))
-            return cls(str(ray.get_runtime_context().gcs_address), folder=folder, keeper=keeper)
-        check_reachable(address)
-        check_joining(address)
-        ray.init(address=address, **QUIET)
-        return cls(str(ray.get_runtime_context().gcs_address))
+            if _connection is None or _connection.address != found:
+                return cls(found)
+            _connection.users += 1
+            return cls(found, _connection)
 
     def close(self) -> None:
-        """End the connection, and Ray, if it was started here."""
-        ray = ray_module()
-        if not self.connected_here or not ray.is_initialized():
-            return
-        self.connected_here = False
-        ray.shutdown()  # Serve ends with a Ray that ends, and its client here must know
-        with suppress(AttributeError, ImportError):
-            import_module("ray.serve.context")._set_global_client(None)
-        if self.keeper is not None:
-            self.keeper.end()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """End the connection, and Ray, if it was started here; if others use it, the last of them does."""
+        global _connection
+        with _connecting:
+            connection, self.connection = self.connection, None
+            if connection is None:
+                return
+            connection.users -= 1
+            if connection.users:
+                return
+            if connection is _connection:
+                _connection = None
+            connection.ends.close()
+
+
+def connected(address: str | None) -> Connection:
+    """Connect to a Ray, or start one; nothing is left of what fails."""
+    ray = ray_module()
+    with ExitStack() as ends:
+        if address is None:
+            folder, keeper = ends.enter_context(ray_folder()), Keeper()
+            ends.callback(keeper.end)
+            try:
+                keeper.begin(partial(start_ray, folder))
+            except BaseException:
+                ray.shutdown()  # what is there of it
+                raise
+        else:
+            check_reachable(address)
+            check_joining(address)
+            ray.init(address=address, **QUIET)
+        found = str(ray.get_runtime_context().gcs_address)
+        ends.callback(disconnect, found)
+        return Connection(found, ends.pop_all())
+
+
+def disconnect(address: str) -> None:
+    """End the connection to an address; somebody may have ended it before, and made another."""
+    if address_in_use() != address:
+        return
+    ray_module().shutdown()  # Serve ends with a Ray that ends, and its client here must know
+    with suppress(AttributeError, KeyError):  # not loaded, so there is none
+        sys.modules["ray.serve.context"]._set_global_client(None)
+
+
+def address_in_use() -> str | None:
+    """Of the Ray to which this process is connected."""
+    ray = ray_module()
+    return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
 
 
 class Keeper:
@@ -113,14 +159,14 @@ class Keeper:
         self._ended.set()
 
 
-def start_ray(folder: str) -> None:
+def start_ray(folder: Path) -> None:
     """A Ray on this machine, with its files in a folder."""
     ray_module().init(
         address="local",
         include_dashboard=False,
         num_cpus=max(LOCAL_CPUS, available_cores()),
         object_store_memory=OBJECT_STORE,
-        _temp_dir=folder,
+        _temp_dir=str(folder),
         **QUIET,
     )
 

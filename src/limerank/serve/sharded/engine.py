@@ -58,10 +58,10 @@ class ShardedEngine(Engine):
     ) -> ShardedEngine:
         """An engine on a store's active bundle, or on the one named, when every shard has verified its slice.
 
-        `ray` is the address of a cluster of which this machine is a node; by default Ray is started here, and ends with
-        the engine, unless this process has one. Each of the `shards` has so many `replicas`. `patience` says when a
-        slow shard is asked again, and when it is lost. The rest is as in `Engine.open`; `threads` mostly wait for
-        shards, so there are four for each core.
+        `ray` is the address of a cluster of which this machine is a node; by default Ray is started here, unless this
+        process has one, and ends with the last engine that uses it. Each of the `shards` has so many `replicas`.
+        `patience` says when a slow shard is asked again, and when it is lost. The rest is as in `Engine.open`;
+        `threads` mostly wait for shards, so there are four for each core.
         """
         cluster = ray if isinstance(ray, RayCluster) else RayCluster.connect(ray)
         try:
@@ -92,7 +92,7 @@ class ShardedEngine(Engine):
         return engine
 
     def close(self) -> None:
-        """End the worker threads, the scorers, and Ray, if it was started for this engine."""
+        """End the worker threads, the scorers, and Ray, if it was started here and no other engine uses it."""
         super().close()
         self.shards.close()
         if self._own_cluster is not None:

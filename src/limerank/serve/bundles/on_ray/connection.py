@@ -90,7 +90,7 @@ def _started(cores: int) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    with _folder() as folder:
+    with ray_folder() as folder:
         try:
             with _interrupted_later():  # a Ray that is half started cannot be ended
                 ray.init(
@@ -119,8 +119,8 @@ def _own_connection(address: str | None) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder for Ray's sockets and logs, that goes with it."""
+def ray_folder() -> Iterator[Path]:
+    """A folder for Ray's sockets and logs, that goes with it; its path is short enough for sockets."""
     usual = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="limerank-ray-", dir=usual if len(usual) < LONGEST_FOLDER - 22 else "/tmp"))  # noqa: S108
     try:
