@@ -152,6 +152,28 @@ def test_what_cannot_be_is_said() -> None:
     assert any("`prepare` is one process" in problem for problem in long.problems)
 
 
+def test_more_than_one_machine_can_hold_or_share_is_said() -> None:
+    """A training's first process has all weights; a step is shared by request; disks and stores are machines', too."""
+    tables = planned(changed(embedding_rows=1e9))
+    assert any("the first process of a training has all of them in memory" in problem for problem in tables.problems)
+    hurried = planned(changed(train_hours=1e-3, batch_requests=2))
+    assert any("machines cannot share steps of 2 requests" in problem for problem in hurried.problems)
+    small = planned(machines=MACHINES.model_copy(update={"disk_gb": 0.1}))
+    for stage in ("training", "export", "serving"):
+        assert any(problem.startswith(f"{stage} needs ") for problem in small.problems)
+    asked = planned(changed(requests_per_second=1e6))
+    assert any("reading and writing takes" in problem for problem in asked.problems)
+
+
+def test_what_all_machines_of_a_training_send() -> None:
+    """An all-reduce in a ring: each of m machines sends 2 (m - 1) / m of the gradients."""
+    plan = planned(changed(train_hours=1e-1))
+    value = {one.name: one.value for stage in plan.stages for one in stage.figures}
+    machines = value["train_machines"]
+    assert machines > 1
+    assert value["gradient_bytes"] == pytest.approx(machines * 2 * (machines - 1) / machines * value["dense_bytes"])
+
+
 def test_guesses_are_said() -> None:
     """A line that was measured up to 1,000 is far from known at 4,001."""
     assert not planned(changed(candidates=4000)).warnings

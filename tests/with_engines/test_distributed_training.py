@@ -77,6 +77,18 @@ def test_another_number_of_processes_goes_on(alone: Trained, log: StoredDataset,
         assert_close(one / name, tmp_path / name, EXACT)
 
 
+def test_processes_that_were_told_differently_are_refused(log: StoredDataset, tmp_path: Path) -> None:
+    """Another learning rate in the second process is an error of all of them, which says whose and which."""
+    config = configuration(log, {"name": "ttsn"})
+    others = {**config, "train": {**config["train"], "learning_rate": 0.5}}
+    job = {"config": config, "others": others, "out": str(tmp_path / "run"), "error": str(tmp_path / "said")}
+    work(2, [job], tmp_path)
+    for rank in range(2):
+        said = (tmp_path / f"said.{rank}").read_text()
+        assert said.startswith("train.learning_rate: is 0.5 in process 1 and "), said
+    assert not (tmp_path / "run").exists()
+
+
 def typed(log: StoredDataset, out: Path, **training: Any) -> list[str]:
     """A training as it is typed behind `torchrun ...`."""
     config = configuration(

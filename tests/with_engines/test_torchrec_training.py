@@ -13,7 +13,7 @@ from limerank.api.run import Run
 from limerank.data.store.dataset import StoredDataset
 from limerank.training.checkpoint import LAST, read_any_header
 from limerank.training.unfinished import unfinished_folder
-from with_engines.shared_trainings import configurations, in_float32, jobs_of, log, steps_of
+from with_engines.shared_trainings import configuration, configurations, in_float32, jobs_of, log, steps_of
 from with_engines.torchrun import assert_close, assert_close_in_float32, torchrun, work
 from with_engines.training_program import work as work_here
 
@@ -63,6 +63,23 @@ def test_cut_tables_are_trained_as_whole_ones(alone: Trained, tmp_path: Path, pr
     for name in asked:
         assert_close(one / name, tmp_path / name, EXACT)
         assert_close_in_float32(one / f"{name}, float32", tmp_path / f"{name}, float32")
+
+
+def test_a_share_without_history(log: StoredDataset, tmp_path: Path) -> None:
+    """One request a rank, of which some have no history to look up: nobody waits for gradients that do not come."""
+    models: list[dict[str, Any]] = [
+        {"name": "mha"},
+        {"name": "twin"},
+        {"name": "sim", "top": 4, "search": "hard", "category": "title"},
+    ]
+    asked = {
+        f"cold {model['name']}": configuration(log, model, batch_requests=2, epochs=1, embedding_updates="dense")
+        for model in models
+    }
+    work_here(jobs_of(asked, tmp_path / "alone"))
+    work(2, jobs_of(asked, tmp_path / "cut", embeddings="torchrec", sharding="row_wise"), tmp_path)
+    for name in asked:
+        assert_close(tmp_path / "alone" / name, tmp_path / "cut" / name, EXACT)
 
 
 def test_another_number_of_processes_goes_on(alone: Trained, log: StoredDataset, tmp_path: Path) -> None:

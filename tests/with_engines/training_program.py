@@ -5,7 +5,7 @@
 A job is {"config": ..., "out": ..., "steps": N, "type": "float64"}: train, or go on if there is something to go on
 from, and end as abruptly as a kill after so many steps of this process; without `steps` to the end. In float64 sums in
 another order are the same to 1e-12, and Adam makes no steps of what is only rounding. With "weights", a file, they are
-loaded and saved again.
+loaded and saved again. "others" is the configuration of all processes but the first, where they have another one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def work(jobs: Sequence[dict[str, Any]]) -> None:
 
 def one(job: dict[str, Any]) -> None:
     """One job; errors that are meant to be are written beside its run, by every rank."""
-    config, out = RunConfig.model_validate(job["config"]), Path(job["out"])
+    told = job["config"] if Ranks.here().is_first else job.get("others", job["config"])
+    config, out = RunConfig.model_validate(told), Path(job["out"])
     if "weights" in job:
         save_again(config, Path(job["weights"]), out)
         return

@@ -51,7 +51,7 @@ def attend_jagged(
 def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, block: int = 2048) -> Tensor:
     """Many queries [M, H, a] over the history of one request, in blocks that stay in cache; returns [M, H, v]."""
     if not len(keys):
-        return queries.new_zeros(len(queries), *values.shape[1:])
+        return attend_nothing(queries, keys, values)
     result = queries.new_empty(len(queries), *values.shape[1:])
     keys, values = keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
     mask = None if bias is None else bias.T[None, :, None]
@@ -60,6 +60,16 @@ def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | Non
         attended = functional.scaled_dot_product_attention(part[None], keys[None], values[None], attn_mask=mask)[0]
         result[start : start + block] = attended.transpose(0, 1)
     return result
+
+
+def attend_nothing(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Zeros [M, H, v] for a history without events. Gradients, of zero, come back through them.
+
+    So a batch without history is one more step of every weight, alone or as one process's share: an optimizer passes
+    over weights that have no gradient, and processes that have tables in common wait for each other's.
+    """
+    through = sum(one[:0].sum() for one in (queries, keys, values))
+    return queries.new_zeros(len(queries), *values.shape[1:]) + through
 
 
 def attend_memory(queries: Tensor, query_offsets: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limerank.ops.jagged import pad, row_of, unpad
+from limerank.ops.target_attention import attend_nothing
 
 SCORES_PER_BLOCK = 2**18
 """Scores that are alive at once when one request is served: about what a second-level cache holds."""
@@ -109,7 +110,7 @@ def attend_chosen(queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, 
     A query for which nothing was found gets zero.
     """
     if not keys.shape[0] or not queries.shape[0]:
-        return queries.new_zeros(queries.shape[0], *values.shape[1:])
+        return attend_nothing(queries, keys, values)
     # gathered keys and values are K times as large as the queries: when serving they stay in cache
     block = queries.shape[0] if torch.is_grad_enabled() else GATHERED_PER_BLOCK
     masks = [None] * -(-queries.shape[0] // block) if found is None else found.split(block)

@@ -218,6 +218,29 @@ def _problems(sheet: Sheet) -> list[str]:
             f"{sheet['store_write_cores']:,.3g} cores, and {sheet['store_bytes'] / 1e9:,.0f} GB are kept: divide users "
             "among several stores, store fewer events, or keep fewer days (--assume store_days)"
         )
+    elif sheet["store_cores"] > sheet["machine_cores"]:
+        found.append(
+            f"a history store is one server, but reading and writing takes {sheet['store_cores']:,.0f} cores at the "
+            "peak: divide users among several stores, or keep user states so that histories are read less often"
+        )
+    if sheet["train_memory"] > room:
+        found.append(
+            f"weights and their moments are {sheet['train_memory'] / 1e9:,.0f} GB, and the first process of a training "
+            "has all of them in memory when it starts and at every checkpoint: take larger machines for training, or "
+            "embed fewer ids (--embedding-rows)"
+        )
+    if sheet["train_machines"] > sheet["batch_requests"]:
+        found.append(
+            f"a training on {sheet['train_machines']:,.0f} machines cannot share steps of "
+            f"{sheet['batch_requests']:,.0f} requests: train longer (--assume train_hours), or in larger "
+            "steps (--assume batch_requests)"
+        )
+    for stage, disk in (("training", "train_disk"), ("export", "export_disk"), ("serving", "serving_disk")):
+        if sheet[disk] > sheet["machine_disk"]:
+            found.append(
+                f"{stage} needs {sheet[disk] / 1e9:,.0f} GB of disk on a machine that has "
+                f"{sheet['machine_disk'] / 1e9:,.0f} GB: take larger disks (--disk-gb)"
+            )
     if sheet["prepare_machines"] > 1:
         found.append(
             f"`prepare` is one process, and a log of {sheet['days']:,.0f} days does not fit one of these machines: "

@@ -102,7 +102,7 @@ TRAINING = Stage(
         (
             "gradient_bytes",
             "byte/step",
-            "2 * dense_bytes * (train_machines - 1) / train_machines",
+            "2 * dense_bytes * (train_machines - 1)",
         ),
         (
             "lookup_bytes",

@@ -23,7 +23,7 @@ from limerank.training import run
 from limerank.training.checkpoint import LAST, Header, TrainingState, comparable
 from limerank.training.distributed.evaluating import evaluate_together
 from limerank.training.distributed.ranks import Ranks
-from limerank.training.distributed.together import check_shared
+from limerank.training.distributed.together import check_agreed, check_shared
 from limerank.training.loop import TrainingLoop, Watch
 from limerank.training.records.page import report_if_possible
 from limerank.training.records.revision import revision
@@ -124,6 +124,8 @@ def continue_run(
     """
     where, ranks = str(before.path / run.CONFIG), Ranks.here()
     config = config.model_copy(update={"model": complete_model(config.model, where)})
+    if ranks.any(ranks.is_first and ranks.started_again and is_of(out, config))[0]:
+        return resume(out, progress)
     device = device_of(config.train, ranks)
     with begun(out, overwrite=overwrite) if ranks.is_first else nullcontext(unfinished_folder(out)) as folder:
         training = _Training(config, folder, out, progress, device, where)
@@ -188,6 +190,7 @@ class _Training:
         self.times = StageTimes(header.state.stage_seconds if header else None)
         with self.times.stage("loading"):
             self.dataset = StoredDataset.open(config.dataset, check_hashes=self.ranks.number_here == 0)
+            check_agreed(config, self.dataset.fingerprint, self.ranks)
             check_labels(self.dataset, progress)
         torch.manual_seed(config.seed)
         with self.times.stage("building"):
@@ -195,6 +198,7 @@ class _Training:
             self.ranker = build_ranker(config.model, self.dataset.encoders.space(), len(tasks), where)
             if fresh:  # no weights to go on from
                 start_from_items(self.ranker, self.dataset, self.dataset.requests_in(Part.TRAIN), config.seed)
+            self.ranks.same_start(self.ranker)
             self.parameters = run.count_parameters(self.ranker)
             self.step = TrainingStep(
                 self.ranker, config.train, tasks, device, ranks=self.ranks, distributed=config.distributed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,18 @@ class CutTables:
     """By the name of the weights."""
     numbers: Mapping[int, CutTable]
     """By the number that the optimizer knows them by."""
+    asked: list[Tensor] = field(default_factory=list)
+    """A zero for each lookup since `answered`, through which gradients come back to it whether or not it was used."""
+
+    def answered(self) -> Tensor | float:
+        """The sum of these zeros, which then are forgotten.
+
+        Gradients of rows travel between ranks. One whose share of a batch has no history does not read what it looked
+        up for it; without this the others would wait for its gradients.
+        """
+        zeros = sum(self.asked)
+        self.asked.clear()
+        return zeros
 
 
 WHOLE = CutTables({}, {})

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from limerank.data.batches import Portion
@@ -100,6 +100,15 @@ class Ranks:
             own = tensors[name].cpu().contiguous() if self.is_first else torch.empty(shape, dtype=getattr(torch, kind))
             dist.broadcast(own, 0)
             yield name, own
+
+    def same_start(self, module: nn.Module) -> None:
+        """Give every rank the weights of the first: other processors round other starts."""
+        if self.size > 1:
+            for one in (*module.parameters(), *module.buffers()):
+                if one.numel():
+                    whole = one.detach().cpu().contiguous()
+                    dist.broadcast(whole, 0)
+                    one.detach().copy_(whole)
 
     def wait(self) -> None:
         """Until all are here."""

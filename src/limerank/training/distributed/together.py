@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from limerank.batch import RequestBatch
 from limerank.config import DistributedConfig, RunConfig
 from limerank.errors import UsageError
 from limerank.models import Ranker
+from limerank.training.checkpoint import comparable
 from limerank.training.distributed.gradients import sum_dense, sum_tables
 from limerank.training.distributed.pieces import WHOLE, CutTables
 from limerank.training.distributed.ranks import Ranks
@@ -33,6 +36,7 @@ class Together:
     def begin(self, batch: RequestBatch) -> None:
         """This rank's share is about to be learned from."""
         self.peers.empty = batch.empty
+        self.cut.asked.clear()
 
     def add_up(self, optimizer: Optimizer, batch: RequestBatch, loss: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
         """Make gradients those of the whole batch; returns the whole batch's loss, without and with the own term."""
@@ -66,6 +70,23 @@ def draw_apart(seed: int, step: int, ranks: Ranks) -> None:
     """
     if ranks.size > 1:
         torch.manual_seed(int(np.random.SeedSequence([seed, step, ranks.rank]).generate_state(1, np.uint64)[0] >> 1))
+
+
+def check_agreed(config: RunConfig, fingerprint: str, ranks: Ranks) -> None:
+    """Refuse, on all ranks, if one was told or has something else than the first: their gradients would not add up."""
+    distributed = {f"distributed.{key}": value for key, value in config.distributed.model_dump().items()}
+    own = comparable(config) | distributed | {"what is in the dataset": fingerprint, "torch": torch.__version__}
+    first = json.loads(ranks.told(json.dumps(own)))
+    apart = [
+        f"{key}: is {own[key]} in process {ranks.rank} and {first.get(key)} in the first one; all processes of a "
+        "training need the same configuration, copies of the same dataset and the same torch"
+        for key in own
+        if json.loads(json.dumps(own[key])) != first.get(key)
+    ]
+    said = np.frombuffer("".join(apart[:1]).encode(), dtype=np.uint8)
+    complaints = [one["said"].tobytes().decode() for one in ranks.gathered({"said": said})]
+    if complaint := ranks.told(next(filter(None, complaints), "")):
+        raise UsageError(complaint)
 
 
 def check_shared(config: RunConfig, ranks: Ranks) -> None:

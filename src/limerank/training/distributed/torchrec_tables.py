@@ -49,16 +49,17 @@ def cut_tables(ranker: Ranker, config: DistributedConfig, ranks: Ranks, device: 
         plans = _plans(asked, config.sharding, sharder, ranks, device)
         sharded = {number: sharder.shard(one, plans[number], group, device) for number, one in asked.items()}
     tables: dict[str, CutTable] = {}
+    zeros: list[Tensor] = []
     for number, module in sharded.items():
         name, embedding = embeddings[int(number)]
         names = [_feature(number, feature) for feature in range(len(embedding.sizes))]
         cut, starts = _cut(embedding, [plans[number][one].sharding_spec.shards for one in names], ranks.rank)
         embedding.table = nn.Parameter(cut.part(embedding.table.detach(), ranks.rank).clone())
         _look_up_in(embedding, module, dict(zip(names, starts, strict=True)))
-        embedding.elsewhere = TorchRecLookup(module, names, embedding.table.dtype)
+        embedding.elsewhere = TorchRecLookup(module, names, embedding.table.dtype, zeros)
         tables[name] = cut
     numbers = {number: tables[name] for number, (name, _) in enumerate(embeddings) if name in tables}
-    return CutTables(tables, numbers)
+    return CutTables(tables, numbers, zeros)
 
 
 def check_engine() -> None:
@@ -74,10 +75,12 @@ def check_engine() -> None:
 class TorchRecLookup:
     """Rows by the indices of each feature, wherever they are: one exchange for all features of an embedding."""
 
-    def __init__(self, sharded: Any, names: list[str], kind: torch.dtype) -> None:
+    def __init__(self, sharded: Any, names: list[str], kind: torch.dtype, asked: list[Tensor]) -> None:
+        """Every lookup that gradients come back to leaves a zero in `asked` (`CutTables`)."""
         self.sharded = sharded
         self.names = names
         self.kind = kind
+        self.asked = asked
 
     def __call__(self, indices: Sequence[Tensor]) -> list[Tensor]:
         """The rows of each feature; all ranks ask at the same point, each for what it needs."""
@@ -86,7 +89,10 @@ class TorchRecLookup:
         lengths = torch.tensor([len(one) for one in indices], device=indices[0].device)
         asked = KeyedJaggedTensor(keys=self.names, values=torch.cat([*indices]), lengths=lengths)
         found = self.sharded(asked).wait()
-        return [_viewed(found[name].values(), self.kind) for name in self.names]
+        rows = [_viewed(found[name].values(), self.kind) for name in self.names]
+        if torch.is_grad_enabled():
+            self.asked.extend(one[:0].sum() for one in rows)
+        return rows
 
 
 class RowsHere(nn.Module):

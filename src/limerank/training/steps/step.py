@@ -65,8 +65,10 @@ class TrainingStep:
         loss, whole = self.forward(moved(batch, self.device))
         if self.together is None:
             _check_finite(whole)
-        elif batch.empty:
-            loss, whole = loss * 0, whole * 0
+        else:
+            if batch.empty:
+                loss, whole = loss * 0, whole * 0
+            whole = whole + self.together.cut.answered()
         self.optimizer.zero_grad()
         self.scaler.scale(whole).backward()
         if self.together is not None:
