@@ -14,11 +14,12 @@ from limerank.api.dataset import Dataset
 from limerank.api.run import Run
 from limerank.data.sources.simulated import DAY_MS, FIRST_MIDNIGHT_MS, SimulatedConfig, simulate
 from limerank.data.sources.table.read import write_table_log
-from limerank.errors import DataError, UsageError
+from limerank.errors import ConflictError, DataError, UsageError
 from limerank.progress import Progress
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
 from limerank.training.configuration import overridden_training
+from limerank.training.distributed.ranks import Ranks
 from limerank.training.trainer import continue_run, resume
 
 QUIET = Progress(quiet=True)
@@ -111,6 +112,21 @@ def test_killed_and_resumed_it_is_the_same(grown: tuple[Run, pl.DataFrame], tmp_
     assert (again.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
     assert again.record.continued == whole.record.continued
     assert not (again.path / "continued.json").exists()
+
+
+def test_started_again_by_torchrun_the_same_call_goes_on(
+    grown: tuple[Run, pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --max-restarts nobody is there to say --resume; before, the unfinished run was in its own way."""
+    before, _ = grown
+    config = overridden_training(before.config, ["train.checkpoint_steps=2"])
+    with pytest.raises(Killed):
+        continue_run(before, config, tmp_path / "run", KilledAt(5))
+    with pytest.raises(ConflictError):
+        continue_run(before, config, tmp_path / "run", QUIET)
+    monkeypatch.setattr(Ranks, "started_again", property(lambda ranks: True))
+    again = continue_run(before, config, tmp_path / "run", QUIET)
+    assert again.record.continued is not None
 
 
 def test_without_new_events_there_is_nothing_to_go_on_with(runs: dict[str, Run], tmp_path: Path) -> None:
