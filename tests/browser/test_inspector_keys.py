@@ -67,7 +67,7 @@ def test_without_a_key_the_page_asks_for_one(page: Inspector, guarded: Guarded) 
     page.tab.wait_for_selector("#ranking tr[data-item]")
     page.find("#key-button").click()
     page.tab.get_by_role("button", name="Forget it").click()
-    page.tab.wait_for_function("() => document.querySelector('h1').textContent.includes('wants a key')")
+    page.tab.wait_for_function("() => document.querySelector('h1')?.textContent.includes('wants a key')")
     assert page.tab.evaluate("sessionStorage.length") == 0
 
 

@@ -112,7 +112,7 @@ def test_a_click_changes_the_order_as_the_api_says(page: Inspector) -> None:
     assert page.call("GET", f"/v1/users/{USER}")["events_stored"] == 0
 
     mover = page.find(".movers li").first.get_attribute("data-item")
-    page.tab.wait_for_function("() => !document.querySelector('.movers').textContent.includes('Asking')")
+    page.tab.wait_for_function("() => document.querySelector('.movers')?.textContent.includes('Asking') === false")
     asks = {"user_id": USER, "item_ids": [mover], "top_events": 1}
     logits = [
         page.call("POST", "/v1/explain", {**asks, **more})["candidates"][0]["logit"]
@@ -204,7 +204,7 @@ def test_a_real_event_is_stored_only_when_it_is_confirmed(page: Inspector) -> No
     assert known["history"][0]["item_id"] == item
     answer = page.call("POST", "/v1/rank", {"user_id": user, "limit": 1000, **NOT_RECORDED})
     assert page.ranked() == ids(answer)[:SHOWN]
-    page.tab.wait_for_function("() => document.querySelector('.events').textContent.includes('stored')")
+    page.tab.wait_for_function("() => document.querySelector('.events')?.textContent.includes('stored')")
     assert "before the event was stored" in page.find("#moved").inner_text()
 
 

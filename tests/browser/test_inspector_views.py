@@ -177,7 +177,7 @@ def test_operating(page: Inspector) -> None:
     page.tab.wait_for_selector("#outcome .good")
     assert "are as they were exported" in page.find("#outcome").inner_text()
     page.find(f'[data-act="diff"][data-bundle="{other}"]').click()
-    page.tab.wait_for_function("() => document.querySelector('#outcome').textContent.includes('From the active')")
+    page.tab.wait_for_function("() => document.querySelector('#outcome')?.textContent.includes('From the active')")
 
     page.click("#roll-back")
     assert "scope admin" in page.find("dialog").inner_text()
@@ -256,7 +256,7 @@ def test_dead_and_duplicate_links_are_told(page: Inspector) -> None:
     assert [text.split("\n")[0] for text in page.find(".fact").all_inner_texts()][2:] == ["1", "1"]
     page.find('.tiles a[data-link="4"]').click()
     page.find("#link-detail").get_by_role("link", name="link 2").click()
-    page.tab.wait_for_function("() => document.querySelector('#link-title').textContent === 'Link 2'")
+    page.tab.wait_for_function("() => document.querySelector('#link-title')?.textContent === 'Link 2'")
 
 
 def test_a_service_that_ends_and_comes_back(browser: Browser, two_bundles: Path, tmp_path: Path) -> None:
