@@ -20,10 +20,10 @@ OPTIONS_BEFORE: Mapping[str, Mapping[str, Any]] = {
     "": {"tower_shortcut": False, "id_start": 0.5},
     "lime-mha": _LIME_BEFORE,
     "lime-xor": {"sharpness": 1.0, **_LIME_BEFORE},
-    "lime-hstu": _LIME_BEFORE,
+    "lime-hstu": {"gate_start": 0.0, **_LIME_BEFORE},
     "isab": {"sharpness": 1.0, **_LIME_BEFORE},
     "pma": {"link_start": "normal"},
-    "hstu": {"sharpness": None},
+    "hstu": {"sharpness": None, "gate_start": 0.0},
     "sasrec": {"readout": "last", "final_norm": False, "sharpness": None},
 }
 """What was so, for all rankers and for single ones, before there was an option for it or its default changed. Finished

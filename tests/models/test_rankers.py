@@ -141,6 +141,52 @@ def test_empty_history_is_finite_and_says_nothing_of_others(ranker: Ranker, data
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
 
 
+def gradients_of(ranker: Ranker, batch: RequestBatch) -> dict[str, torch.Tensor | None]:
+    """Of a sum over candidates, to which each request contributes its own."""
+    ranker.zero_grad(set_to_none=True)
+    ranker(batch).square().sum().backward()
+    return {name: parameter.grad for name, parameter in ranker.named_parameters()}
+
+
+@pytest.mark.parametrize("kinds", ["cold cold", "cold warm", "warm warm"])
+def test_gradients_of_a_batch_are_those_of_its_requests(ranker: Ranker, dataset: StoredDataset, kinds: str) -> None:
+    """Whether there is history or not. A weight that has a gradient has one, of zero, in a batch without history too.
+
+    An optimizer passes over weights without a gradient, so processes that share a batch would train something else.
+    """
+    ranker.double().train()
+    for module in ranker.modules():
+        if isinstance(module, FeatureEmbedding):
+            module.unknown_rate = 0.0
+    loader = loader_of(dataset, Part.TRAIN)
+    lengths = loader.history_lengths(loader.requests)
+    longest, empty = loader.requests[lengths.argsort()[-2:]], loader.requests[lengths == 0][:2]
+    requests = {"cold cold": empty, "cold warm": np.array([empty[0], longest[0]]), "warm warm": longest}[kinds]
+    together = gradients_of(ranker, loader.assemble(requests))
+    shares = [gradients_of(ranker, loader.assemble(requests[i : i + 1])) for i in range(2)]
+    learned = {
+        name for name, gradient in gradients_of(ranker, loader.assemble(longest)).items() if gradient is not None
+    }
+    for name, gradient in together.items():
+        parts = [share[name] for share in shares]
+        assert [one is not None for one in (gradient, *parts)] == [name in learned] * 3, name
+        if gradient is not None:
+            summed = sum(part for part in parts if part is not None)
+            torch.testing.assert_close(gradient, summed, **EXACT, msg=name)
+
+
+@pytest.mark.parametrize("name", sorted(RANKERS))
+def test_weights_are_of_the_type_that_was_asked_for(dataset: StoredDataset, name: str) -> None:
+    """All of them: one in float32 among others in float64 rounds what all of them learn."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        ranker = build_ranker({"name": name}, dataset.encoders.space(), 2, "test")
+    finally:
+        torch.set_default_dtype(before)
+    assert {parameter.dtype for parameter in ranker.parameters()} == {torch.float64}
+
+
 def test_predicting_takes_a_path_with_the_same_scores(ranker: Ranker, dataset: StoredDataset) -> None:
     """Without gradients some rankers multiply in another order; no score changes."""
     ranker.double()

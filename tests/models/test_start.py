@@ -16,9 +16,9 @@ from limerank.models import RANKERS, Ranker, build_ranker
 from limerank.models.lime_xor import LimeXORRanker
 from limerank.nn.layers.attention import HeadProjection
 from limerank.nn.layers.decayed_attention import DecayedAttention
-from limerank.nn.layers.gated import GatedLayer
+from limerank.nn.layers.gated import GATE_START, GatedLayer
 from limerank.nn.layers.sasrec import SASRecBlock
-from limerank.nn.layers.xor import GATE_START, XorLayer
+from limerank.nn.layers.xor import XorLayer
 
 PAGE = Path(__file__).parents[2] / "docs/rankers/index.md"
 
@@ -143,6 +143,24 @@ def test_lime_xor_starts_with_one_rotation_and_open_gates(dataset: StoredDataset
         gate, *others = layer.uvqk.bias.split(layer.parts)
         assert (gate == GATE_START).all()
         assert all((bias == 0).all() for bias in others)
+
+
+def test_the_gates_of_all_gated_layers_start_open(dataset: StoredDataset) -> None:
+    """LIME's layers and its skylines' alike, in every ranker that has such layers; and closed in all if one says so."""
+    gated = [name for name, kind in RANKERS.items() if "gate_start" in kind.options_type.model_fields]
+    assert gated == [name for name in RANKERS if layers_of(built(dataset, name))]
+    assert set(gated) == {"hstu", "lime-xor", "lime-hstu", "isab"}
+    for name in gated:
+        for start, layers in (
+            (GATE_START, layers_of(built(dataset, name))),
+            (0.0, layers_of(built(dataset, name, gate_start=0.0))),
+        ):
+            assert all((layer.uvqk.bias[: layer.parts[0]] == start).all() for layer in layers), name
+
+
+def layers_of(ranker: Ranker) -> list[GatedLayer]:
+    """The layers of a ranker that have gates."""
+    return [one for one in ranker.modules() if isinstance(one, GatedLayer)]
 
 
 def test_the_fused_matrix_starts_as_one(dataset: StoredDataset) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limerank.batch import Jagged
 from limerank.ops.jagged import pad, row_of, segment_mean, segment_sum, unpad, valid_mask
-from limerank.ops.target_attention import attend_dense, attend_jagged, attend_one
+from limerank.ops.target_attention import HEAD_BLOCK, attend_dense, attend_jagged, attend_one
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=8)
 
@@ -83,3 +84,19 @@ def test_blocked_attention_is_the_same_attention() -> None:
     expected = attend_jagged(queries, all_queries, keys, values, offsets)
     torch.testing.assert_close(attend_one(queries, keys, values, block=8), expected, rtol=1e-5, atol=1e-6)
     assert (attend_one(queries, keys[:0], values[:0]) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("width", "value_width"), [(3, 8), (8, 8), (24, 8)])
+def test_widths_of_keys_and_values_are_free(width: int, value_width: int, biased: bool, dtype: torch.dtype) -> None:
+    """Where they differ scores are computed head by head: as with gradients, where torch's own attention is asked."""
+    torch.manual_seed(0)
+    heads, events, many = 2, 37, 2 * HEAD_BLOCK + 5
+    queries, keys = (torch.randn(count, heads, width, dtype=dtype) for count in (many, events))
+    values = torch.randn(events, heads, value_width, dtype=dtype)
+    bias = torch.randn(events, heads, dtype=dtype) if biased else None
+    expected = attend_one(queries, keys, values, bias)
+    close = 1e-12 if dtype == torch.float64 else 0.03
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        torch.testing.assert_close(attend_one(queries, keys, values, bias), expected, rtol=close, atol=close)

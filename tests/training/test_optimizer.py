@@ -105,6 +105,22 @@ def test_touched_rows_are_summed_and_zero_ones_left_out() -> None:
     assert [one.tolist() for one in touched_rows(gradient.to_dense())] == [rows.tolist(), values.tolist()]
 
 
+@pytest.mark.parametrize("numbers", [[4], [4, 4], [4, 7]])
+def test_rows_whose_gradient_is_zero_stay_where_they_are(numbers: list[int]) -> None:
+    """A single one as well, which torch takes for summed already: their momentum is for steps that use them."""
+    one = table()
+    optimizer = RowAdam([one], RATE, weight_decay=0.5)
+    one.grad = sparse_gradient([4, 7], 0)
+    optimizer.step()
+    before = one.detach().clone()
+    listed = nn.functional.embedding(torch.tensor(numbers), one, sparse=True)
+    (one.grad,) = torch.autograd.grad((listed * 0).sum(), [one])
+    assert one.grad._nnz() == len(numbers)
+    assert touched_rows(one.grad)[0].tolist() == []
+    optimizer.step()
+    assert torch.equal(one, before)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def tables_are_large() -> Iterator[None]:
     """As tables are in earnest: gradients of the small ones here would be dense for speed."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.base import ItemState, Ranker, RankerOptions, UserState
-from limerank.nn.layers.gated import Output, ProjectionActivation
-from limerank.nn.layers.stu import OutputNorm, STULayer, STUStack
+from limerank.nn.layers.gated import GATE_START, Output, ProjectionActivation
+from limerank.nn.layers.stu import OutputNorm, STUStack
 from limerank.nn.relative_bias import TIMED_BIASES, EventTimes, RelativeBias
 from limerank.ops.causal_attention import Activation
 from limerank.schema import FeatureSpace
@@ -26,6 +26,9 @@ class HSTU(RankerOptions):
     )
     sharpness: float | None = Field(
         default=3.0, gt=0, description="scale of queries at a start aligned with the keys; null: Xavier projections"
+    )
+    gate_start: float = Field(
+        default=GATE_START, description="bias of the gates U at the start: open; 0 is that of HSTU's public code"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
     activation: Activation = Field(default="silu", description="of attention scores; SiLU is divided by N + 1")
@@ -82,10 +85,9 @@ class HSTURanker(Ranker):
             positions=options.positions,
             dropout=options.dropout,
         )
-        if options.sharpness is not None:
-            for layer in self.stack.layers:
-                assert isinstance(layer, STULayer)
-                layer.start_aligned(options.sharpness)
+        for layer in self.stack.stu_layers():
+            layer.open_gates(options.gate_start)
+            layer.start_aligned(options.sharpness)
 
     @property
     def needs_times(self) -> bool:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from limerank.batch import UserInputs
 from limerank.models.lime_mha import LimeMHA, LimeMHARanker
-from limerank.nn.layers.gated import Output, ProjectionActivation
-from limerank.nn.layers.stu import STULayer, STUStack
+from limerank.nn.layers.gated import GATE_START, Output, ProjectionActivation
+from limerank.nn.layers.stu import STUStack
 from limerank.ops.gathered import Gathered
 from limerank.schema import FeatureSpace
 
@@ -22,6 +22,9 @@ class LimeHSTU(LimeMHA):
     activation: Literal["silu", "softmax"] = Field(default="silu", description="phi of the causal self-attention")
     output: Output = Field(default="gated", description="LN(O) * U, or [U, O, LN(O) * U]")
     uvqk_activation: ProjectionActivation = Field(default="u", description="which of U, V, Q, K pass a SiLU")
+    gate_start: float = Field(
+        default=GATE_START, description="bias of the gates U at the start: open; 0 is that of HSTU's public code"
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
 
@@ -48,8 +51,8 @@ class LimeHSTURanker(LimeMHARanker):
             uvqk_activation=options.uvqk_activation,
             dropout=options.dropout,
         )
-        for layer in self.stack.layers:
-            assert isinstance(layer, STULayer)
+        for layer in self.stack.stu_layers():
+            layer.open_gates(options.gate_start)
             layer.start_aligned(options.sharpness)
 
     def history(self, inputs: UserInputs) -> Tensor:

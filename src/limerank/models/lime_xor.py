@@ -11,7 +11,7 @@ from torch import Tensor
 from limerank.batch import UserInputs
 from limerank.models.lime import LimeOptions, LimeRanker, ReadingLayer
 from limerank.nn.layers.attention import start_aligned
-from limerank.nn.layers.gated import Output, ProjectionActivation
+from limerank.nn.layers.gated import GATE_START, Output, ProjectionActivation
 from limerank.nn.layers.xor import XorDesign, XorLayer, XorStack
 from limerank.schema import FeatureSpace
 
@@ -31,6 +31,9 @@ class LimeXOR(LimeOptions):
     )
     readout: Literal["sum", "residual"] = Field(
         default="sum", description="L^P = the sum of what the layers added (the paper's), or with L^C left in it"
+    )
+    gate_start: float = Field(
+        default=GATE_START, description="bias of the gates U at the start: open; 0 is that of HSTU's public code"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="before each layer's output projection")
 
@@ -69,6 +72,7 @@ class LimeXORRanker(LimeRanker):
         rotation = start_aligned([self.candidate_queries], [self.link_keys], options.sharpness)
         for layer in self.stack.layers:
             assert isinstance(layer, XorLayer)
+            layer.open_gates(options.gate_start)
             layer.start_aligned(options.sharpness, rotation)
 
     def personalize(self, links: Tensor, inputs: UserInputs) -> Tensor:

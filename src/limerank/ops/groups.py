@@ -42,7 +42,7 @@ class Groups:
 
 
 def group_lists(offsets: Tensor) -> Groups:
-    """The groups of a jagged batch; without any row there are none."""
+    """The groups of a jagged batch; without any row one of no lists, through which gradients still come back."""
     if offsets.shape[0] == 2:
         return Groups(None, (), torch.zeros_like(offsets[:1]))
     return _group(tuple(offsets.tolist()), offsets.device)
@@ -66,6 +66,7 @@ def _group(bounds: tuple[int, ...], device: torch.device) -> Groups:
         shapes.append((chosen.shape[0], longest))
         used += longest * chosen.shape[0]
         begin += chosen.shape[0]
+    shapes = shapes or [(0, 0)]
     positions = np.arange(bounds[-1]) + np.repeat(first_position - offsets[:-1], lengths)
     with torch.inference_mode(False):  # what is kept may be made when predicting and used when training
         kept = [torch.from_numpy(array).to(device) for array in (positions, order.copy())]

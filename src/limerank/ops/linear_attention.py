@@ -45,8 +45,12 @@ def append_one(values: Tensor) -> Tensor:
 
 
 def divide_by_last(sums: Tensor) -> Tensor:
-    """Weighted sums [..., v + 1] to averages [..., v]; sums over nothing are zero."""
-    return sums[..., :-1] / sums[..., -1:].clamp(min=torch.finfo(sums.dtype).tiny)
+    """Weighted sums [..., v + 1] to averages [..., v]; sums over nothing are zero.
+
+    These are divided by 1: behind a tiny divisor their gradient may be infinite, and infinity times nothing is NaN.
+    """
+    weight = sums[..., -1:]
+    return sums[..., :-1] / weight.clamp(min=torch.finfo(sums.dtype).tiny).masked_fill(weight == 0, 1.0)
 
 
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:

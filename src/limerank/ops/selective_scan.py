@@ -42,14 +42,13 @@ def selective_scan(
 ) -> tuple[Tensor | None, Tensor]:
     """y [L, n, i] and the last states [L, i, s], from delta and inputs [L, n, i], A [i, s], B and C [L, n, s].
 
-    Without C there is no y: only the states are computed.
+    Without C there is no y: only the states are computed. Without events states are zero, and so are all gradients:
+    zero, not missing, or a batch without history would be a step of some weights and not of others.
     """
     if torch.compiler.is_compiling():
         return _side_by_side(delta, inputs, decay, write, read)
     inputs, write = inputs.to(delta.dtype), write.to(delta.dtype)  # half precision reaches some of them only
     read, decay = None if read is None else read.to(delta.dtype), decay.to(delta.dtype)
-    if delta.shape[1] == 0:
-        return (None if read is None else delta), delta.new_zeros(delta.shape[0], *decay.shape)
     by_time = [one.transpose(0, 1).contiguous() for one in (delta, inputs, write)]
     reading = write.new_empty(0) if read is None else read.transpose(0, 1).contiguous()
     out, state = _Scan.apply(*by_time[:2], decay, by_time[2], reading)  # type: ignore[no-untyped-call]
@@ -102,7 +101,7 @@ class _Scan(torch.autograd.Function):
         ctx: Any, delta: Tensor, inputs: Tensor, decay: Tensor, write: Tensor, read: Tensor
     ) -> tuple[Tensor, Tensor]:
         state = delta.new_zeros(*delta.shape[1:], decay.shape[1])
-        out = torch.empty_like(delta) if read.numel() else delta.new_empty(0)
+        out = delta.new_empty(0) if read.shape == (0,) else torch.empty_like(delta)
         kept = []
         with without_autocast(delta.device):
             for own in _chunks(delta, decay):

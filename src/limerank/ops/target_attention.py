@@ -11,6 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from limerank.ops.jagged import pad, unpad, valid_mask
+from limerank.ops.precision import without_autocast
+
+HEAD_BLOCK = 256
+"""Queries whose scores of one head are computed at once where widths differ."""
 
 
 def attend_dense(
@@ -52,13 +56,35 @@ def attend_one(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | Non
     """Many queries [M, H, a] over the history of one request, in blocks that stay in cache; returns [M, H, v]."""
     if not len(keys):
         return attend_nothing(queries, keys, values)
-    result = queries.new_empty(len(queries), *values.shape[1:])
     keys, values = keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
+    if queries.shape[-1] != values.shape[-1] and not torch.is_grad_enabled():
+        return _attend_by_head(queries, keys, values, bias)
+    result = queries.new_empty(len(queries), values.shape[0], values.shape[2])
     mask = None if bias is None else bias.T[None, :, None]
     for start in range(0, len(queries), block):
         part = queries[start : start + block].transpose(0, 1)
         attended = functional.scaled_dot_product_attention(part[None], keys[None], values[None], attn_mask=mask)[0]
         result[start : start + block] = attended.transpose(0, 1)
+    return result
+
+
+def _attend_by_head(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    """The same for keys [H, n, a] of another width than values [H, n, v], for which torch has no fused kernel.
+
+    Its other one materializes all scores; here those of a block of one head stay in cache.
+    """
+    result = queries.new_empty(len(queries), values.shape[0], values.shape[2])
+    scores = queries.new_empty(min(HEAD_BLOCK, len(queries)), keys.shape[1])
+    with without_autocast(queries.device):
+        for head, (own_keys, own_values) in enumerate(zip(keys, values, strict=True)):
+            for start in range(0, len(queries), HEAD_BLOCK):
+                part = queries[start : start + HEAD_BLOCK, head]
+                own = scores[: len(part)]
+                torch.addmm(own, part, own_keys.T, beta=0, alpha=queries.shape[-1] ** -0.5, out=own)
+                if bias is not None:
+                    own.add_(bias[:, head])
+                torch.softmax(own, -1, out=own)
+                result[start : start + HEAD_BLOCK, head] = own @ own_values
     return result
 
 

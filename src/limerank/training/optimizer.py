@@ -70,11 +70,10 @@ def touched_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
     if not gradient.is_sparse:
         rows = gradient.any(1).nonzero().squeeze(1)
         return rows, gradient.index_select(0, rows)
-    numbers, values = gradient._indices().squeeze(0), gradient._values()
-    if gradient.is_coalesced():
-        return numbers, values
-    rows, position = torch.unique(numbers, return_inverse=True)
-    summed = values.new_zeros(len(rows), values.shape[1]).index_add_(0, position, values)
+    rows, summed = gradient._indices().squeeze(0), gradient._values()
+    if not gradient.is_coalesced():  # a single row always is, and it may be zero as well
+        rows, position = torch.unique(rows, return_inverse=True)
+        summed = summed.new_zeros(len(rows), summed.shape[1]).index_add_(0, position, summed)
     touched = summed.any(1)
     return (rows, summed) if bool(touched.all()) else (rows[touched], summed[touched])
 

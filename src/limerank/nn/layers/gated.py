@@ -21,6 +21,11 @@ ProjectionActivation = Literal["u", "all"]
 """Which projections pass a SiLU."""
 
 
+GATE_START = 2.0
+"""The bias of U at the start, so that gates begin open. Around 0 the gates of every row begin as a random mask of what
+it has read, another one for each, which training has to undo first (docs/decisions/0031-gates-start-open.md)."""
+
+
 class Projected(NamedTuple):
     """The gate [..., d], and values, queries and keys [..., H, .]."""
 
@@ -60,6 +65,11 @@ class GatedLayer(nn.Module):
         nn.init.xavier_uniform_(self.uvqk.weight)
         nn.init.zeros_(self.uvqk.bias)
         nn.init.xavier_uniform_(self.output.weight)
+        self.open_gates(GATE_START)
+
+    def open_gates(self, start: float) -> None:
+        """Start gates around SiLU(start), whatever the row; 0, as in HSTU's public code, is around nothing."""
+        nn.init.constant_(self.uvqk.bias[: self.parts[0]].detach(), start)
 
     def start_aligned(self, sharpness: float | None, rotation: Tensor | None = None) -> None:
         """Start queries and keys from one rotation [query width, d], a random one unless it is given.

@@ -47,7 +47,7 @@ class MambaBlock(nn.Module):
         self.taps_bias = nn.Parameter(torch.zeros(inner))
         self.to_selected = nn.Linear(inner, sum(self.parts), bias=False)
         self.to_delta = nn.Linear(rank, inner)
-        self.log_decay = nn.Parameter(torch.arange(1, state + 1).float().log().repeat(inner, 1))
+        self.log_decay = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
         self.skip = nn.Parameter(torch.ones(inner))
         self.to_output = nn.Linear(inner, width, bias=False)
         steps = torch.empty(inner).uniform_(math.log(SMALLEST_STEP), math.log(LARGEST_STEP)).exp()
@@ -130,8 +130,7 @@ class MambaBlock(nn.Module):
             for own_delta, own_inputs, own_write, own_read in zip(deltas, sources, writes, reads, strict=True)
         ]
         hidden = inputs.new_zeros(offsets.shape[0] - 1, *decay.shape)
-        if scanned:
-            hidden = hidden.index_copy(0, groups.numbers, torch.cat([state for _, state in scanned]))
+        hidden = hidden.index_copy(0, groups.numbers, torch.cat([state for _, state in scanned]))
         rows = [out for out, _ in scanned if out is not None]
         return groups.unpad(rows) if rows else inputs, hidden
 

@@ -26,10 +26,6 @@ from limerank.ops.jagged import row_of
 from limerank.ops.xor_attention import Activation, source_attention, xor_attention
 from limerank.ops.xor_layer import XorLayerWeights, fused_xor_stack, source_pass, streams
 
-GATE_START = 2.0
-"""The bias of U at the start, so that gates begin open. Around 0 the gates of every link begin as a random mask of what
-it has read, another one for each, which training has to undo first (docs/decisions/0014-tower-shortcut.md)."""
-
 
 @dataclass(frozen=True)
 class XorDesign:
@@ -68,7 +64,6 @@ class XorLayer(GatedLayer):
             query_width=design.query_width,
             dropout=design.dropout,
         )
-        nn.init.constant_(self.uvqk.bias[:width].detach(), GATE_START)
         self.design = design
         self.tensors()  # refuses an unknown activation
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,6 +9,7 @@ from limerank.ops.causal_attention.layout import Activation, feature_major, hist
 from limerank.ops.causal_attention.relative import PairBias, attend_biased
 from limerank.ops.groups import Groups, group_lists
 from limerank.ops.silu_attention import silu_attention
+from limerank.ops.target_attention import attend_nothing
 
 
 def attend_history(
@@ -26,7 +26,7 @@ def attend_history(
     `scale` multiplies <q, k>; None is 1 / sqrt(a). `bias` is added to the scaled scores.
     """
     if queries.shape[0] == 0:
-        return torch.zeros_like(values)
+        return attend_nothing(queries, keys, values)
     groups = group_lists(offsets)
     factor = score_scale(queries, scale)
     if bias is None and activation == "softmax":
