@@ -23,7 +23,7 @@ from limerank.training.distributed.launch import is_launched, launched
 from limerank.training.distributed.pieces import CutTable, Piece
 from limerank.training.distributed.ranks import Ranks, is_lost
 from limerank.training.distributed.together import check_shared, draw_apart
-from limerank.training.distributed.torchrec_tables import check_engine
+from limerank.training.distributed.torchrec_tables import check_engine, from_words, words_of
 
 
 def loader_of(dataset: StoredDataset, portion: Portion | None = None) -> RequestLoader:
@@ -167,3 +167,18 @@ def test_one_process_has_no_use_for_torchrec(
     assert done.returncode == 0, done.stderr
     assert "embeddings: torchrec" in (tmp_path / "run/config.yaml").read_text()
     assert "unknown key" in refusal(2, "train", "ttsn", "--set", "distributed.ranks=2", "--out", tmp_path / "other")
+
+
+def test_words_carry_every_bit_of_a_number() -> None:
+    """Through the sums with zeros that TorchRec makes of gradients, too."""
+    numbers = torch.randint(-(2**63), 2**63 - 1, (4096, 3), generator=torch.Generator().manual_seed(1))
+    special = [[0.0, -0.0, torch.inf], [-torch.inf, torch.nan, 5e-324], [1.0, -1.0, 0.1]]
+    rows = torch.cat([numbers.view(torch.float64), torch.tensor(special, dtype=torch.float64)])
+
+    def moved(words: Tensor) -> Tensor:
+        return torch.zeros_like(words).index_add_(0, torch.arange(len(words)), words)
+
+    bits = rows.view(torch.int64)
+    assert words_of(rows).dtype == torch.float32
+    assert torch.equal(from_words(moved(words_of(rows))).view(torch.int64), bits)
+    assert from_words(words_of(rows[:0])).shape == (0, 3)

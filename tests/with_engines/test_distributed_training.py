@@ -58,6 +58,17 @@ def test_several_processes_train_what_one_does(alone: Trained, tmp_path: Path, p
             assert line.get("until_time") == expected.get("until_time")
 
 
+@pytest.mark.parametrize("processes", [2, 4])
+def test_shares_without_history(log: StoredDataset, tmp_path: Path, processes: int) -> None:
+    """One request a process, in some steps all without history: these move the same weights as in one process."""
+    models: list[dict[str, Any]] = [{"name": "mamba"}, {"name": "sasrec", "readout": "last"}, {"name": "linformer"}]
+    asked = {str(model["name"]): configuration(log, model, batch_requests=processes, epochs=1) for model in models}
+    work_here(jobs_of(asked, tmp_path / "alone"))
+    work(processes, jobs_of(asked, tmp_path / "shared"), tmp_path)
+    for name in asked:
+        assert_close(tmp_path / "alone" / name, tmp_path / "shared" / name, EXACT)
+
+
 def test_another_number_of_processes_goes_on(alone: Trained, log: StoredDataset, tmp_path: Path) -> None:
     """Two processes, then one, then three: what came out is what one process that was never stopped makes."""
     one, asked = alone

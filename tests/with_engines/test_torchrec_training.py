@@ -66,15 +66,23 @@ def test_cut_tables_are_trained_as_whole_ones(alone: Trained, tmp_path: Path, pr
 
 
 def test_a_share_without_history(log: StoredDataset, tmp_path: Path) -> None:
-    """One request a rank, of which some have no history to look up: nobody waits for gradients that do not come."""
-    models: list[dict[str, Any]] = [
-        {"name": "mha"},
-        {"name": "twin"},
-        {"name": "sim", "top": 4, "search": "hard", "category": "title"},
+    """One request a rank, of which some have no history to look up: nobody waits for gradients that do not come.
+
+    Ranks are asked for one row of a table, whose gradient may be zero; weights of a scan have nothing to scan; and
+    ISAB makes much of bits that are lost on the way.
+    """
+    models: list[tuple[str, dict[str, Any]]] = [
+        ("dense", {"name": "mha"}),
+        ("dense", {"name": "twin"}),
+        ("dense", {"name": "sim", "top": 4, "search": "hard", "category": "title"}),
+        ("dense", {"name": "isab"}),
+        ("sparse", {"name": "mamba"}),
+        ("sparse", {"name": "performer"}),
+        ("sparse", {"name": "linformer"}),
     ]
     asked = {
-        f"cold {model['name']}": configuration(log, model, batch_requests=2, epochs=1, embedding_updates="dense")
-        for model in models
+        f"cold {model['name']}": configuration(log, model, batch_requests=2, epochs=1, embedding_updates=updates)
+        for updates, model in models
     }
     work_here(jobs_of(asked, tmp_path / "alone"))
     work(2, jobs_of(asked, tmp_path / "cut", embeddings="torchrec", sharding="row_wise"), tmp_path)

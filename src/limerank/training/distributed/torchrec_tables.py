@@ -29,6 +29,8 @@ HELP = "docs/how-to/train-on-many-machines.md says how to install it, with and w
 RESERVED = 0.1  # of each rank's memory, for all that is not a table
 NOISY = ("torchrec", "torch.fx._symbolic_trace")
 """Loggers that warn of what is as it should be: kernels and topologies that were chosen, hints for developers."""
+SHIFTS = (0, 22, 44)
+"""Where in the 64 bits of a number the words begin that carry it; a whole number of 22 bits is one in float32, too."""
 
 
 def cut_tables(ranker: Ranker, config: DistributedConfig, ranks: Ranks, device: torch.device) -> CutTables:
@@ -89,7 +91,7 @@ class TorchRecLookup:
         lengths = torch.tensor([len(one) for one in indices], device=indices[0].device)
         asked = KeyedJaggedTensor(keys=self.names, values=torch.cat([*indices]), lengths=lengths)
         found = self.sharded(asked).wait()
-        rows = [_viewed(found[name].values(), self.kind) for name in self.names]
+        rows = [_unpacked(found[name].values(), self.kind) for name in self.names]
         if torch.is_grad_enabled():
             self.asked.extend(one[:0].sum() for one in rows)
         return rows
@@ -108,32 +110,63 @@ class RowsHere(nn.Module):
         each = (offsets.shape[0] - 1) // len(self.starts)
         lengths = offsets[:: max(each, 1)].diff()
         starts = torch.tensor(self.starts, device=indices.device)
-        return _viewed(self.find(indices + starts.repeat_interleave(lengths)), torch.float32)
+        return _packed(self.find(indices + starts.repeat_interleave(lengths)))
 
 
-class _Viewed(torch.autograd.Function):
-    """Rows as another type without a change of a bit: TorchRec moves rows and their gradients, as float32 only."""
+def words_of(rows: Tensor) -> Tensor:
+    """Float64 [n, w] as float32 [n, 3 w], from which `from_words` makes the same bits again.
+
+    TorchRec moves float32 only, and on the way back it adds what it moves to zeros. Halves of the bits would not
+    outlive that: where they look like a signaling NaN, a sum sets one of them, and the number is another by 1e-9.
+    """
+    bits = rows.contiguous().view(torch.int64)
+    words = [(bits >> shift) & (2**22 - 1) for shift in SHIFTS]
+    return torch.stack(words, -1).flatten(-2).to(torch.float32)
+
+
+def from_words(words: Tensor) -> Tensor:
+    """The inverse of `words_of`."""
+    parts = words.to(torch.int64).unflatten(-1, (-1, len(SHIFTS))).unbind(-1)
+    bits = torch.stack([part << shift for part, shift in zip(parts, SHIFTS, strict=True)]).sum(0)
+    return bits.view(torch.float64)
+
+
+class _Packed(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        return words_of(rows)
 
     @staticmethod
-    def forward(context: Any, rows: Tensor, kind: torch.dtype) -> Tensor:
-        context.kind = rows.dtype
-        return rows.view(kind)
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return from_words(gradients[0])
+
+
+class _Unpacked(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, words: Tensor) -> Tensor:
+        return from_words(words)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].contiguous().view(context.kind), None
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return words_of(gradients[0])
 
 
-def _viewed(rows: Tensor, kind: torch.dtype) -> Tensor:
-    viewed: Tensor = _Viewed.apply(rows, kind)  # type: ignore[no-untyped-call]
-    return viewed
+def _packed(rows: Tensor) -> Tensor:
+    """Rows as TorchRec moves them, and their gradients back."""
+    packed: Tensor = _Packed.apply(rows) if rows.dtype == torch.float64 else rows  # type: ignore[no-untyped-call]
+    return packed
+
+
+def _unpacked(rows: Tensor, kind: torch.dtype) -> Tensor:
+    unpacked: Tensor = _Unpacked.apply(rows) if kind == torch.float64 else rows  # type: ignore[no-untyped-call]
+    return unpacked
 
 
 def _collection(number: int, embedding: FeatureEmbedding) -> Any:
     from torchrec.modules.embedding_configs import EmbeddingConfig
     from torchrec.modules.embedding_modules import EmbeddingCollection
 
-    width = embedding.table.shape[1] * embedding.table.element_size() // torch.float32.itemsize
+    width = embedding.table.shape[1] * (len(SHIFTS) if embedding.table.dtype == torch.float64 else 1)
     tables = [
         EmbeddingConfig(name=name, feature_names=[name], num_embeddings=size, embedding_dim=width)
         for feature, size in enumerate(embedding.sizes)
