@@ -5,7 +5,7 @@ one is there; if another process holds its core, that takes whole time slices, a
 than one. Threads that sleep instead lose less there, and more on an idle machine, where waking them takes time
 (`limerank bench threads` measures it all). So commands compute on one thread unless they are told otherwise, and where
 there are several, they sleep. How they wait is read from the environment when torch is loaded. The engine needs none of
-this: its workers (`limerank.serve.workers`) run torch on one thread each and meet at no barrier.
+this: its workers (`limerank.serve.threads.workers`) run torch on one thread each and meet at no barrier.
 """
 
 from __future__ import annotations

@@ -98,6 +98,17 @@ def test_index_names_candidates_in_any_order_and_more_than_once(row_type: str) -
 
 
 @pytest.mark.parametrize("row_type", ROW_TYPES)
+@pytest.mark.parametrize("count", [13, 200, 5000])
+def test_the_order_of_candidates_changes_no_score(row_type: str, count: int, threads: int) -> None:
+    """Bit for bit, of as many candidates: shards get them by ascending row, one machine as they were named."""
+    store, head = make_case(300, 37, (20,), 2, row_type)
+    index = torch.randint(0, 300, (count,), generator=torch.Generator().manual_seed(2))
+    ascending, positions = index.sort(stable=True)
+    named = candidate_probabilities(store, head, index)
+    assert torch.equal(candidate_probabilities(store, head, ascending), named[positions])
+
+
+@pytest.mark.parametrize("row_type", ROW_TYPES)
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 def test_equal_rows_score_equal_wherever_they_stand(row_type: str, tasks: int, threads: int) -> None:
     """Bit for bit: otherwise ties between equal items would be decided by the edges of a BLAS kernel."""
@@ -248,6 +259,11 @@ def test_best_candidates_are_a_stable_sort(
     assert top.positions.tolist() == order
     assert torch.equal(top.values, probabilities[top.positions])
     assert torch.equal(top.scores, top.values[:, task])
+    for block in (None, 16):
+        whole = best_candidates(store, head, k, task, index, whole_ties=True, block=block)
+        assert whole.positions[:k].tolist() == order
+        least = min(probabilities[order, task].tolist(), default=2.0)
+        assert sorted(whole.positions.tolist()) == (probabilities[:, task] >= least).nonzero()[:, 0].tolist()
 
 
 def test_the_best_of_several_spans() -> None:

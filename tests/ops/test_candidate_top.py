@@ -17,9 +17,12 @@ from limerank.ops.candidate import RunningTop, Top
 scores_with_ties = st.lists(st.sampled_from([-math.inf, -1.0, 0.0, -0.0, 0.5, 1.0, math.inf]), max_size=80)
 
 
-def run(scores: list[float], k: int, cuts: list[int], order: random.Random | None = None) -> Top:
+def run(
+    scores: list[float], k: int, cuts: list[int], order: random.Random | None = None, *, whole_ties: bool = False
+) -> Top:
     """The best of a stream that is cut into blocks; with `order`, blocks come in an order of its own."""
-    top, values = RunningTop(k), torch.arange(2 * len(scores), dtype=torch.float32).view(-1, 2)
+    top = RunningTop(k, whole_ties=whole_ties)
+    values = torch.arange(2 * len(scores), dtype=torch.float32).view(-1, 2)
     blocks = list(pairwise([0, *sorted(min(cut, len(scores)) for cut in cuts), len(scores)]))
     if order is not None:
         order.shuffle(blocks)
@@ -48,6 +51,18 @@ def test_blocks_may_come_in_any_order(scores: list[float], k: int, cuts: list[in
     assert torch.equal(top.values, expected.values)
 
 
+@given(scores_with_ties, st.integers(0, 100), st.lists(st.integers(0, 80), max_size=12), st.randoms())
+def test_whole_ties(scores: list[float], k: int, cuts: list[int], order: random.Random) -> None:
+    """All that equal the k-th are kept, and nothing below it, in whichever order the stream comes."""
+    ranked = sorted(range(len(scores)), key=lambda position: -scores[position])
+    expected = [position for position in ranked if k and scores[position] >= scores[ranked[min(k, len(ranked)) - 1]]]
+    for blocks_in in (None, order):
+        top = run(scores, k, cuts, blocks_in, whole_ties=True)
+        assert top.positions.tolist() == expected
+        assert top.scores.tolist() == [scores[position] for position in expected]
+        assert top.values[:, 0].tolist() == [2 * position for position in expected]
+
+
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 400))
 def test_few_of_many(seed: int, k: int, block: int) -> None:
     """Random scores rounded to few values, in blocks much larger and much smaller than k, in order and in any order."""
@@ -56,6 +71,9 @@ def test_few_of_many(seed: int, k: int, block: int) -> None:
     for order in (None, random.Random(seed)):
         top = run(scores.tolist(), k, list(range(block, 2000, block)), order)
         assert torch.equal(top.positions, expected)
+        whole = run(scores.tolist(), k, list(range(block, 2000, block)), order, whole_ties=True)
+        assert torch.equal(whole.positions[:k], expected)
+        assert len(whole.positions) == int((scores >= scores[expected[-1]]).sum())
 
 
 def test_memory_stays_with_k() -> None:

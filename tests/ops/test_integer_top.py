@@ -32,12 +32,14 @@ def exact_case(items: int, distinct: int, seed: int) -> tuple[RowStore, RequestH
 
 
 def check(store: RowStore, head: RequestHead, k: int, task: int, index: Tensor | None) -> ExactTop:
-    """The same order and the same bits."""
-    found = best_by_integers(store, IntegerRows.of(store), head, k, task, index)
-    expected = best_candidates(store, head, k, task, index)
-    assert torch.equal(found.top.positions, expected.positions)
-    assert torch.equal(found.top.values, expected.values)
-    assert torch.equal(found.top.scores, expected.scores)
+    """The same order and the same bits, without and with all that equal the last of them."""
+    rows = IntegerRows.of(store)
+    for whole_ties in (True, False):
+        found = best_by_integers(store, rows, head, k, task, index, whole_ties=whole_ties)
+        expected = best_candidates(store, head, k, task, index, whole_ties=whole_ties)
+        assert torch.equal(found.top.positions, expected.positions)
+        assert torch.equal(found.top.values, expected.values)
+        assert torch.equal(found.top.scores, expected.scores)
     return found
 
 

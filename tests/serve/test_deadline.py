@@ -121,9 +121,12 @@ def test_a_cut_scan_is_the_best_of_what_was_scored(engine: Engine, exclude_seen:
     k=st.integers(0, 70),
     budget=st.integers(1, 12),
     named=st.booleans(),
+    whole_ties=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_scored_in_time_is_a_prefix_of_the_candidates(items: int, k: int, budget: int, named: bool, seed: int) -> None:
+def test_scored_in_time_is_a_prefix_of_the_candidates(
+    items: int, k: int, budget: int, named: bool, whole_ties: bool, seed: int
+) -> None:
     """Equal to `best_candidates` of those scored, ties included (rows repeat), for every cut and every k."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(0, 3, (items, 2), generator=generator).float()
@@ -134,17 +137,17 @@ def test_scored_in_time_is_a_prefix_of_the_candidates(items: int, k: int, budget
     count = items if index is None else len(index)
 
     def plain_best(*, k: int, store: RowStore, index: torch.Tensor | None) -> Scored:
-        return Scored(best_candidates(store, head, k, 1, index), "folded")
+        return Scored(best_candidates(store, head, k, 1, index, whole_ties=whole_ties), "folded")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadlines, "FIRST_BLOCK", 4)
         patch.setattr(deadlines, "BLOCK", 8)
         record = RequestRecord.begin(Deadline(budget + 2, Clock(tick=1)))
-        scored_by, unscored = best_in_time(record, plain_best, store, k, index)
+        scored_by, unscored = best_in_time(record, plain_best, store, k, index, whole_ties=whole_ties)
     scored = count - unscored
     assert scored >= min(count, 4)
     whole = torch.arange(items) if index is None else index
-    expected = best_candidates(store, head, min(k, scored), 1, whole[:scored])
+    expected = best_candidates(store, head, min(k, scored), 1, whole[:scored], whole_ties=whole_ties)
     assert scored_by.top.positions.tolist() == expected.positions.tolist()
     assert torch.equal(scored_by.top.values, expected.values)
 

@@ -21,7 +21,7 @@ from limerank.bench.models import TrainingSteps, random_batch
 from limerank.bench.threads import WORKERS
 from limerank.ops.candidate import RowStore, best_candidates
 from limerank.serve.scorer import choose_path, request_head
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 HISTORY, TOP = 100, 10
 STEPS, REQUESTS, CANDIDATES = 20, 64, 8

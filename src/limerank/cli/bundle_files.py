@@ -42,7 +42,7 @@ def diff(
     from limerank.serve.bundles.store import BundleStore
     from limerank.serve.engine import Engine
     from limerank.serve.hosting.differences import diff as compare
-    from limerank.serve.workers import Workers
+    from limerank.serve.threads.workers import Workers
 
     opened = BundleStore.open(store)
     with Workers(threads) as workers:

@@ -25,12 +25,12 @@ from limerank.models.serving import prepare_user_stage
 from limerank.ops.candidate import candidate_probabilities
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.catalog import CandidatePart, Catalog, best_of, scattered
-from limerank.serve.deadline import RequestRecord, UserStageCost, best_in_time, events_in_time
+from limerank.serve.deadline import RequestRecord, UserStageCost, best_in_time, events_in_time, reads_in_time
 from limerank.serve.ranking import Ranking
 from limerank.serve.requests import Asked, RequestReader
 from limerank.serve.scorer import Scored, Scorer, choose_path, request_head
-from limerank.serve.states import How, UserSource, UserStates
-from limerank.serve.workers import Workers
+from limerank.serve.states import How, SharedStates, UserSource, UserStates
+from limerank.serve.threads.workers import Workers
 
 SPARSE = 256
 """Rows of a catalog per candidate from which on it is faster to sort candidates than to mark their rows."""
@@ -51,6 +51,36 @@ class EncodedRequest:
     """Stored events that the request wanted to be answered without."""
 
 
+@dataclass(frozen=True)
+class NamedCandidates:
+    """Candidates as the request names them, and the row of each, 0 for those that are not in the catalog."""
+
+    item_ids: list[str]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, item_ids: list[str], catalog: Catalog) -> NamedCandidates:
+        """Look candidates up."""
+        return cls(item_ids, catalog.rows_of(item_ids))
+
+    def without(self, seen: NDArray[np.int64]) -> NamedCandidates:
+        """Those of other rows."""
+        kept = np.flatnonzero(~np.isin(self.rows, seen))
+        return NamedCandidates([self.item_ids[position] for position in kept.tolist()], self.rows[kept])
+
+    def unknown(self) -> list[str]:
+        """The ids that have no row, in order."""
+        return [self.item_ids[position] for position in np.flatnonzero(self.rows == UNKNOWN_ROW).tolist()]
+
+    def repeated(self) -> list[str]:
+        """Ids that were asked for more than once, in order of first mention; of items that are known rows tell it."""
+        unknown = self.unknown()
+        distinct = len(self.rows) - len(unknown) + bool(unknown) == _distinct(self.rows)
+        if distinct and len(set(unknown)) == len(unknown):
+            return []  # as mostly: counting names takes many times as long
+        return [item for item, times in Counter(self.item_ids).items() if times > 1]
+
+
 class Stages:
     """The stages of requests to one bundle; safe from many threads."""
 
@@ -67,6 +97,8 @@ class Stages:
         self.bundle = bundle
         self.workers = workers
         self.states = states
+        self.shared: SharedStates | None = None
+        """Where other servers leave finished states, if there is such a place."""
         stage = prepare_user_stage(bundle.ranker, bundle.item_table, deal=workers.deal)
         self.requests = RequestReader(bundle, by_row=True)
         self.users = UserSource(
@@ -105,13 +137,14 @@ class Stages:
         )
         version = self.requests.version(asked) if self.states is not None and asked.keep else None
         users = self.users if version is None else self.users.of_version(version + self.kind)
-        if record.deadline.limited and not (self.states and version and self.states.knows(users, asked)):
+        late = record.deadline.limited and not reads_in_time(record, self.cost, used)
+        if late and not (self.states and version and self.states.knows(users, asked, self.shared)):
             readable = events_in_time(record, self.cost, used)
             if readable < used:
                 return encoded(users.encode(asked.latest(readable)), history_used=readable, how="computed")
         if self.states is None or version is None:
             return encoded(users.encode(asked), history_used=used, how="computed")
-        found = self.states.encode(users, asked)
+        found = self.states.encode(users, asked, self.shared)
         how = found.how if found.how == "computed" or users.exact else "approximate"
         return encoded(found.state, history_used=used, how=how)
 
@@ -119,7 +152,7 @@ class Stages:
         self,
         catalog: Catalog,
         encoded: EncodedRequest,
-        item_ids: list[str] | None,
+        named: NamedCandidates | None,
         seen: NDArray[np.int64],
         limit: int | None,
         task: int,
@@ -127,11 +160,11 @@ class Stages:
     ) -> Ranking:
         """Candidates (None: the whole catalog) in order, without those of seen rows."""
         clock = record.timeline
-        rows = None if item_ids is None else catalog.rows_of(item_ids)
-        asked = len(catalog) if rows is None else len(rows)
-        if item_ids is not None and rows is not None and len(seen):
-            item_ids, rows = _without(item_ids, rows, seen)
+        asked = len(catalog) if named is None else len(named.rows)
+        if named is not None and len(seen):
+            named = named.without(seen)
         clock.lap("lookup")
+        rows = None if named is None else named.rows
         candidates = asked - len(seen) if rows is None else len(rows)
         parts, unscored = catalog.parts(rows, seen), 0
 
@@ -144,11 +177,11 @@ class Stages:
         best = best_of(parts, candidates if limit is None else min(limit, candidates), search)
         record.leave_unscored(unscored, candidates)
         clock.lap("interact")
-        if item_ids is not None:
-            names = [item_ids[position] for position in best.keys.tolist()]
-        else:
+        if named is None:
             names = catalog.names_of_rows(best.keys)
-        repeated = [] if item_ids is None or rows is None else _repeated(item_ids, rows)
+        else:
+            names = [named.item_ids[position] for position in best.keys.tolist()]
+        repeated = [] if named is None else named.repeated()
         clock.lap("select")
         return Ranking(
             item_ids=names,
@@ -160,7 +193,7 @@ class Stages:
             history_used=encoded.history_used,
             history_as_of=encoded.history_as_of,
             candidates=candidates - unscored,
-            unknown_items=_unknown(item_ids, rows),
+            unknown_items=[] if named is None else named.unknown(),
             repeated_items=repeated,
             seen_items=asked - candidates,
             path=best.path,
@@ -195,14 +228,6 @@ class Stages:
         return scattered(catalog.parts(None if item_ids is None else catalog.rows_of(item_ids)), probabilities)
 
 
-def _repeated(item_ids: Sequence[str], rows: NDArray[np.int64]) -> list[str]:
-    """Ids that were asked for more than once, in order of first mention; of items that are known rows tell it."""
-    unknown = [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
-    if len(rows) - len(unknown) + bool(unknown) == _distinct(rows) and len(set(unknown)) == len(unknown):
-        return []  # as mostly: counting names takes many times as long
-    return [item for item, times in Counter(item_ids).items() if times > 1]
-
-
 def _distinct(rows: NDArray[np.int64]) -> int:
     """How many different rows there are."""
     if len(rows) * SPARSE < rows.max(initial=0):
@@ -210,17 +235,3 @@ def _distinct(rows: NDArray[np.int64]) -> int:
     met = np.zeros(rows.max(initial=0) + 1, dtype=bool)
     met[rows] = True
     return int(np.count_nonzero(met))
-
-
-def _unknown(item_ids: Sequence[str] | None, rows: NDArray[np.int64] | None) -> list[str]:
-    if item_ids is None or rows is None:
-        return []
-    return [item_ids[position] for position in np.flatnonzero(rows == UNKNOWN_ROW).tolist()]
-
-
-def _without(
-    item_ids: Sequence[str], rows: NDArray[np.int64], seen: NDArray[np.int64]
-) -> tuple[list[str], NDArray[np.int64]]:
-    """Candidates and their rows, without those of seen rows."""
-    kept = np.flatnonzero(~np.isin(rows, seen))
-    return [item_ids[position] for position in kept.tolist()], rows[kept]

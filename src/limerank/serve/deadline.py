@@ -162,6 +162,11 @@ def _group(events: int) -> int:
     return max(events - 1, 0).bit_length()
 
 
+def reads_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> bool:
+    """Whether the user stage can read all of a user's events in time."""
+    return cost.longest(events, USER_FRACTION * record.deadline.left()) >= events
+
+
 def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> int:
     """How many of a user's events the user stage should read; says so if they are not all."""
     if not record.deadline.limited:
@@ -173,16 +178,23 @@ def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> i
 
 
 def best_in_time(
-    record: RequestRecord, best: Best, store: RowStore, k: int, index: Tensor | None
+    record: RequestRecord,
+    best: Best,
+    store: RowStore,
+    k: int,
+    index: Tensor | None,
+    *,
+    whole_ties: bool = False,
 ) -> tuple[Scored, int]:
     """The best of the candidates that can be scored in time, as `best` gives them, and how many were not scored.
 
-    Without a deadline these are all. Scored in time or not, the first block always is.
+    Without a deadline these are all. Scored in time or not, the first block always is. With `whole_ties`, which `best`
+    then keeps as well, all candidates that equal the last of the `k` follow.
     """
     count = len(store) if index is None else len(index)
     if not record.deadline.limited or count <= FIRST_BLOCK:
         return best(k=k, store=store, index=index), 0
-    kept, parts, positions, start, size = RunningTop(k), [], [], 0, FIRST_BLOCK
+    kept, parts, positions, start, size = RunningTop(k, whole_ties=whole_ties), [], [], 0, FIRST_BLOCK
     begun = left = record.deadline.left()
     while start < count and (left > 0 or not start):
         stop = min(start + size, count)

@@ -149,15 +149,29 @@ class Scorer:
         *,
         store: RowStore,
         index: Tensor | None = None,
+        whole_ties: bool = False,
         deal: Deal = in_order,
     ) -> Scored:
-        """The same, of a request whose head was made for a path; one that may try integers is scored folded without."""
+        """The same, of a request whose head was made for a path; one that may try integers is scored folded without.
+
+        With `whole_ties` all candidates that equal the last of the `k` follow.
+        """
         rows = self._rows_of(store) if path == "integer" else None
         if rows is None or self._product is None:
             own: ScoringPath = "folded" if path == "integer" else path
-            return Scored(best_candidates(store, head, k, task, index, deal=deal), own)
+            return Scored(best_candidates(store, head, k, task, index, whole_ties=whole_ties, deal=deal), own)
+        later = self._later_bound(head, task)
         found = best_by_integers(
-            store, rows, head, k, task, index, later=self._later_bound(head, task), product=self._product, deal=deal
+            store,
+            rows,
+            head,
+            k,
+            task,
+            index,
+            whole_ties=whole_ties,
+            later=later,
+            product=self._product,
+            deal=deal,
         )
         # a lost update of another thread only means one more try
         self._disappointed = self._disappointed + 1 if found.fell_back else 0

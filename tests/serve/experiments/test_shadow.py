@@ -199,7 +199,7 @@ def test_a_shadow_that_ends_meanwhile_is_dropped(engine: Engine, other: Engine) 
 
     for _ in range(2):
         shadows.consider(slow, ranked(engine), request_id="r", user_id="u1")
-    while shadows._queue.qsize() > 1:
+    while shadows._background.waiting > 1:
         time.sleep(0.001)
     host.engines.clear()
     going.set()

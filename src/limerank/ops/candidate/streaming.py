@@ -28,7 +28,7 @@ from torch import Tensor
 
 from limerank.errors import ArgumentError
 from limerank.ops.candidate.rows import BlockBuffers, RowStore, padded
-from limerank.ops.candidate.top import RunningTop, Top
+from limerank.ops.candidate.top import RunningTop, Top, best_order
 from limerank.ops.checks import check_layout, check_same_size, shape_of
 from limerank.ops.dealing import Deal, in_order
 
@@ -176,12 +176,14 @@ def best_candidates(
     task: int = 0,
     index: Tensor | None = None,
     *,
+    whole_ties: bool = False,
     block: int | None = None,
     deal: Deal = in_order,
 ) -> Top:
     """The `k` candidates of largest probability for a task, best first, with the probabilities of all tasks.
 
     Equal to a stable sort of `candidate_probabilities`: of equal ones the candidate that stands earlier comes first.
+    With `whole_ties` all candidates that equal the last of these follow, however many.
     """
     if not 0 <= task < head.tasks:
         raise ArgumentError(f"task must be at least 0 and below {head.tasks}, but is {task}")
@@ -191,9 +193,9 @@ def best_candidates(
         span = _SpanScorer(store, head, BLOCK, count).logits_of(index, 0, count)
         scores, values = span.buffer.sigmoid_()[task, :count], span.values
         if math.isfinite(values.sum().item()):  # otherwise what follows says which is not
-            order = scores.argsort(descending=True, stable=True)[:k]
+            order = best_order(scores, k, whole_ties)
             return Top(order, scores.index_select(0, order), values.index_select(0, order))
-    top = RunningTop(k)
+    top = RunningTop(k, whole_ties=whole_ties)
     top.add(head.offset.new_zeros(0), head.offset.new_zeros(0, head.tasks))
 
     def choose(span: LogitSpan) -> None:

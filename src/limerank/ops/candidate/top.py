@@ -25,20 +25,34 @@ class Top:
     """[n, values], what else was handed over with the scores"""
 
 
+def best_order(scores: Tensor, k: int, whole_ties: bool = False) -> Tensor:
+    """Where the `k` largest scores [n] stand, best first, of equal ones the earlier; and all that equal the last, too.
+
+    The latter with `whole_ties` only, for whoever decides ties by what is not known here.
+    """
+    order = scores.argsort(descending=True, stable=True)
+    if whole_ties and 0 < k < len(scores):
+        k = int((scores >= scores[order[k - 1]]).sum())
+    return order[:k]
+
+
 class RunningTop:
     """Keeps the best `k` of all scores added so far; the result is that of one stable sort of the whole stream.
 
-    Threads may add parts of the stream at once and in any order, if each says where its part starts.
+    With `whole_ties` it also keeps all that equal the last of them, however many. Threads may add parts of the stream
+    at once and in any order, if each says where its part starts.
     """
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, *, whole_ties: bool = False) -> None:
         if k < 0:
             raise ArgumentError(f"k must not be negative, but is {k}")
-        self.k = k
+        self.k, self.whole_ties = k, whole_ties
         self.seen = 0
         self._lock = Lock()
         self._kept: list[tuple[int, Top]] = []
         self._held = 0
+        self._most_held = 2 * k
+        """So many are merged."""
         self._bar: tuple[float, int] | None = None
         """Score and position of the worst of k that are kept."""
 
@@ -65,7 +79,7 @@ class RunningTop:
                 self._kept.append((start, part))
                 self._held += len(chosen)
             self.seen += len(scores)
-            if self._held >= 2 * self.k:
+            if self._held >= self._most_held:
                 self._merge()
 
     def _chosen(self, scores: Tensor, largest: float, start: int) -> Tensor:
@@ -74,9 +88,10 @@ class RunningTop:
         if bar is not None:
             score, position = bar
             # an equal score that stands later loses against all k that are kept
-            if largest < score or (largest == score and start > position):
+            loses = start > position and not self.whole_ties
+            if largest < score or (largest == score and loses):
                 return scores.new_zeros(0).long()
-            return (scores > score if start > position else scores >= score).nonzero()[:, 0]
+            return (scores > score if loses else scores >= score).nonzero()[:, 0]
         if 0 < self.k < len(scores) // 4:
             return (scores >= scores.topk(self.k).values[-1]).nonzero()[:, 0]
         return torch.arange(len(scores), device=scores.device)
@@ -96,11 +111,12 @@ class RunningTop:
         positions = torch.cat([part.positions for part in parts])
         scores = torch.cat([part.scores for part in parts])
         if bool((positions[1:] > positions[:-1]).all()):
-            order = scores.argsort(descending=True, stable=True)[: self.k]
+            order = best_order(scores, self.k, self.whole_ties)
         else:
             order = positions.argsort()
-            order = order[scores[order].argsort(descending=True, stable=True)[: self.k]]
+            order = order[best_order(scores[order], self.k, self.whole_ties)]
         best = Top(positions[order], scores[order], torch.cat([part.values for part in parts])[order])
         self._kept, self._held = [(0, best)], len(order)
-        if 0 < self._held == self.k:
+        self._most_held = 2 * max(self.k, self._held)
+        if 0 < self.k <= self._held:
             self._bar = float(best.scores[-1]), int(best.positions[-1])

@@ -41,9 +41,10 @@ NAMES_BEFORE = {"limerank-bundle-3": {"head_part": "share", "select_from": "pool
 _NEWER_LIME = {"link_scale", "link_start", "projection_norm", "value_norm"}
 NEWER_OF_ALL = ("tower_shortcut", "id_start")
 NEWER_OPTIONS = {
-    **dict.fromkeys(("lime-mha", "lime-xor", "lime-hstu", "isab"), _NEWER_LIME),
+    "lime-mha": _NEWER_LIME,
+    **dict.fromkeys(("lime-xor", "lime-hstu", "isab"), _NEWER_LIME | {"gate_start"}),
     "pma": {"link_start"},
-    "hstu": {"sharpness", "query_width", "scale", "relative_bias", "output_norm"},
+    "hstu": {"sharpness", "query_width", "scale", "relative_bias", "output_norm", "gate_start"},
     "sasrec": {"sharpness", "final_norm"},
     "ttsn": {"interaction"},
 }

@@ -38,7 +38,7 @@ from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.bundles.tables import write_features, write_histories, write_seen
 from limerank.serve.bundles.tensor_file import TensorFile
 from limerank.serve.bundles.unfinished import unfinished_export
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 __all__ = ["Exported", "RowType", "compute_rows", "export", "export_bundle"]
 

@@ -7,7 +7,6 @@ turn comes) or the queue full is dropped and counted: under load shadows are the
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
@@ -21,6 +20,7 @@ from limerank.serve.experiments.agreement import Agreement, agreement
 from limerank.serve.experiments.log import RankingLog
 from limerank.serve.experiments.records import ShadowRecord
 from limerank.serve.experiments.routing import Routing
+from limerank.serve.threads.background import Background
 
 if TYPE_CHECKING:
     from limerank.serve.engine import Engine
@@ -89,10 +89,8 @@ class Shadows:
         self.problem: str | None = None
         """Why the last one failed; None: it did not."""
         self._chance = random.Random(seed)  # noqa: S311 (a sample, no secret)
-        self._queue: queue.Queue[Considered | threading.Event | None] = queue.Queue(waiting)
+        self._background = Background("limerank-shadows", self._try, waiting)
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._closed = False
 
     def consider(self, request: Request, answer: Ranking, *, request_id: str, user_id: str) -> int:
         """After a request was answered: rank it by shadows, if it is sampled and nobody else needs the workers.
@@ -101,63 +99,38 @@ class Shadows:
         """
         taken, now = 0, time.time_ns() // 1_000_000
         for shadow in self.host.routing.shadows:
-            if shadow.bundle == answer.bundle or self._chance.random() >= shadow.sample or self._closed:
+            if shadow.bundle == answer.bundle or self._chance.random() >= shadow.sample or self._background.closed:
                 continue
-            if self.idle():
-                self._start()
-                try:
-                    self._queue.put_nowait(Considered(shadow.bundle, request, answer, request_id, user_id, now))
-                    taken += 1
-                    continue
-                except queue.Full:
-                    pass
-            self._drop()
+            considered = Considered(shadow.bundle, request, answer, request_id, user_id, now)
+            if self.idle() and self._background.offer(considered):
+                taken += 1
+            else:
+                self._drop()
         return taken
 
     def flush(self, seconds: float = 30.0) -> bool:
         """Wait until all that was taken before is ranked; False if that took too long."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        try:
-            self._queue.put(done, timeout=seconds)
-        except queue.Full:
-            return False
-        return done.wait(seconds)
+        return self._background.flush(seconds)
 
     def close(self) -> None:
         """Drop what waits and end the thread, when the ranking that it works on is done."""
-        with self._lock:
-            self._closed = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            thread.join()
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="limerank-shadows", daemon=True)
-                self._thread.start()
+        self._background.close()
 
     def _drop(self) -> None:
         with self._lock:
             self.dropped += 1
 
-    def _run(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            if isinstance(entry, threading.Event):
-                entry.set()
-            elif self._closed or not self.idle():
-                self._drop()
-            else:
-                try:
-                    self._rank(entry)
-                    self.problem = None
-                except Exception as refused:  # nobody asked for this ranking: nobody is to suffer from it
-                    self.failed += 1
-                    said = str(refused) if isinstance(refused, LimerankError) else repr(refused)
-                    self.problem = f"shadow {entry.bundle}: {said}"
+    def _try(self, entry: Considered) -> None:
+        if self._background.closed or not self.idle():
+            self._drop()
+            return
+        try:
+            self._rank(entry)
+            self.problem = None
+        except Exception as refused:  # nobody asked for this ranking: nobody is to suffer from it
+            self.failed += 1
+            said = str(refused) if isinstance(refused, LimerankError) else repr(refused)
+            self.problem = f"shadow {entry.bundle}: {said}"
 
     def _rank(self, entry: Considered) -> None:
         with ExitStack() as stack:

@@ -28,7 +28,7 @@ from limerank.serve.hosting.owner import Owner
 from limerank.serve.hosting.said import Activation, ErasedUser, Verified
 from limerank.serve.hosting.switch import Switch
 from limerank.serve.states import UserStates
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 WARMUP_REQUESTS = 32
 GRACE = 10.0

@@ -16,7 +16,7 @@ from limerank.serve.histories.past import Histories
 from limerank.serve.hosting.leases import Hosted, Serving
 from limerank.serve.hosting.warming import warm_up
 from limerank.serve.states import UserStates
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 Warmed = Callable[[int, int], None]
 """Is told after each request of a warm-up how many there were, and of how many."""

@@ -9,12 +9,11 @@ then about one a second. Nothing is kept of a ranking but these fractions, added
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +25,7 @@ from limerank.serve.engine import Engine
 from limerank.serve.explanation.explain import terms
 from limerank.serve.histories.of_request import RequestHistory
 from limerank.serve.histories.past import Event
+from limerank.serve.threads.background import Background
 
 BEST = 10
 BURST = 32.0
@@ -91,11 +91,9 @@ class LinkUsage:
 
     def __post_init__(self) -> None:
         self._tokens, self._refilled = self.burst, time.monotonic()
-        self._queue: queue.Queue[Ranked | threading.Event | None] = queue.Queue(max(WAITING, int(self.burst)))
+        self._background = Background("limerank-links", self._look_at, max(WAITING, int(self.burst)))
         self._lock = threading.Lock()
         self._used: OrderedDict[str, Used] = OrderedDict()
-        self._thread: threading.Thread | None = None
-        self._closed = False
 
     def consider(self, engine: Engine, ranked: Callable[[], Ranked]) -> None:
         """After a ranking was answered: look at it again, if it is its turn. Takes microseconds."""
@@ -106,14 +104,10 @@ class LinkUsage:
             now = time.monotonic()
             self._tokens = min(self.burst, self._tokens + (now - self._refilled) * PER_SECOND)
             self._refilled = now
-            if self._tokens < 1 or self._closed or not self.idle():
+            if self._tokens < 1 or self._background.closed or not self.idle():
                 return
             self._tokens -= 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="limerank-links", daemon=True)
-                self._thread.start()
-        with suppress(queue.Full):
-            self._queue.put_nowait(ranked())
+        self._background.offer(ranked())
 
     def of(self, bundle: str) -> Used | None:
         """How much the links of a bundle were used; None if no ranking of it was looked at."""
@@ -123,30 +117,19 @@ class LinkUsage:
 
     def flush(self, seconds: float = 30.0) -> bool:
         """Wait until all that was taken before is looked at; False if that took too long."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._queue.put(done, timeout=seconds)
-        return done.wait(seconds)
+        return self._background.flush(seconds)
 
     def close(self) -> None:
         """End the thread, when the ranking that it looks at is done."""
-        with self._lock:
-            self._closed = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            thread.join()
+        self._background.close()
 
-    def _run(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            if isinstance(entry, threading.Event):
-                entry.set()
-            elif not self._closed:
-                try:
-                    self._look(entry)
-                except Exception:  # nobody asked for this: nobody is to suffer from it
-                    self.failed += 1
+    def _look_at(self, ranked: Ranked) -> None:
+        if self._background.closed:
+            return
+        try:
+            self._look(ranked)
+        except Exception:  # nobody asked for this: nobody is to suffer from it
+            self.failed += 1
 
     def _look(self, ranked: Ranked) -> None:
         with self.host.lease(bundle=ranked.bundle) as lease:

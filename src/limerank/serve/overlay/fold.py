@@ -28,7 +28,7 @@ from limerank.serve.bundles.store import BUNDLES, BundleStore
 from limerank.serve.catalog import Catalog
 from limerank.serve.overlay.live import LiveCatalog
 from limerank.serve.overlay.view import NOWHERE
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 KEPT = (bundles.WEIGHTS, bundles.ENCODERS, bundles.USERS, bundles.SEEN, bundles.USER_IDS)
 

@@ -16,7 +16,7 @@ from limerank.serve.catalog import Catalog
 from limerank.serve.explanation.explain import CandidateExplanation, EventRead, explain
 from limerank.serve.explanation.link_profiles import LinkProfile, lime_ranker, link_profiles
 from limerank.serve.inspection.link_map import DEAD, DUPLICATE, LinkMap, MappedLink, link_map
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 from limerank.service.calls import ENCODER, Call, Reply, Service, handles
 from limerank.service.problems import RefusalError
 from limerank.service.routes.asking import as_given, leased, request_arguments, text_of, texts_of

@@ -13,7 +13,7 @@ from limerank.ops.candidate.integer.product import Apply
 from limerank.ops.candidate.integer.request import IntegerHead
 from limerank.ops.candidate.integer.rows import IntegerRows
 from limerank.ops.candidate.streaming import RequestHead
-from limerank.ops.dealing import Deal
+from limerank.ops.dealing import Deal, in_order
 
 SMALLEST_BLOCK, BLOCK = 64, 8192
 """Blocks are of few sizes: the first of a size makes oneDNN compile a kernel. A call costs as much as 500 rows."""
@@ -22,6 +22,8 @@ GROUP, SPARSE = 64, 2
 """Candidates whose largest logit is kept; and so many groups per wanted one are worth looking at them first."""
 DENSE = 4 / 3
 """Rows per candidate up to which all are multiplied in order: to gather a row takes half as long as to multiply it."""
+COMPARED_ALONE = 2**17
+"""So many logits are compared with a bar in less time than it takes to wake somebody to help."""
 SIGMOID_ERROR = 32 * UNIT
 """More than a sigmoid in fp32 is off by, relative to its value."""
 SMALLEST_PROBABILITY = 1e-37
@@ -106,7 +108,8 @@ class IntegerScan:
 
     def reaching(self, bar: float, deal: Deal) -> Tensor:
         """The positions whose logit may reach a bar, ascending."""
-        return torch.cat(deal([partial(self._reaching, start, stop, bar) for start, stop in self.runs]))
+        who = deal if self.count > COMPARED_ALONE else in_order
+        return torch.cat(who([partial(self._reaching, start, stop, bar) for start, stop in self.runs]))
 
     def still_reaching(self, positions: Tensor, bar: float) -> Tensor:
         """Those of some positions whose logit may reach a higher bar."""

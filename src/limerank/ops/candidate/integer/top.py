@@ -2,8 +2,8 @@
 
 1. all candidates get an integer logit, block by block, in runs that may be dealt to threads;
 2. by their bounds (`bounds.py`) the k best of these reach at least some bar in fp32;
-3. a candidate whose integer logit plus its bound stays below the bar cannot be among the best k. All others are scored
-   in fp32 as ever, in their order, so probabilities and ties are the same.
+3. a candidate whose integer logit plus its bound stays below the bar cannot be among the best k, nor equal the last of
+   them. All others are scored in fp32 as ever, in their order, so probabilities and ties are the same.
 
 If more are left than is quick, some are scored in fp32 first, which raises the bar. If still too many are left, the
 bound was too loose for this request: then all are scored in fp32, and the result says so.
@@ -12,6 +12,7 @@ bound was too loose for this request: then all are scored in fp32, and the resul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -28,14 +29,14 @@ from limerank.ops.candidate.streaming import (
     candidate_probabilities,
     check_candidates,
 )
-from limerank.ops.candidate.top import Top
+from limerank.ops.candidate.top import Top, best_order
 from limerank.ops.checks import check_same_size
 from limerank.ops.dealing import Deal, in_order
 
 QUICK = 1024
 """So many are scored again without looking for a higher bar."""
-RESCORED_BLOCK = 512
-"""Those that are scored again are few, and shared all the same."""
+RESCORED_BLOCK, ALONE_FLOP = 512, 1e8
+"""Those that are scored again, in blocks; so much of it, about a millisecond, is done before somebody was woken."""
 MOST_RESCORED = 8
 """One candidate in so many may be scored again; more, and fp32 alone is as fast."""
 
@@ -64,11 +65,12 @@ def best_by_integers(
     task: int = 0,
     index: Tensor | None = None,
     *,
+    whole_ties: bool = False,
     later: LaterBound | None = None,
     product: Product = reference,
     deal: Deal = in_order,
 ) -> ExactTop:
-    """What `best_candidates(store, head, k, task, index)` returns; `rows` are the store's, `head` is folded.
+    """What `best_candidates(store, head, k, task, index, ...)` returns; `rows` are the store's, `head` is folded.
 
     `later` is `LaterBound.of(head.layers, task)`, which a caller may keep; `product` the fast one where there is one.
     """
@@ -79,14 +81,18 @@ def best_by_integers(
     if not 0 <= task < head.tasks:
         raise ArgumentError(f"task must be at least 0 and below {head.tasks}, but is {task}")
     count = len(store) if index is None else len(index)
+    in_fp32 = partial(best_candidates, store, head, k, task, index, whole_ties=whole_ties, deal=deal)
     integer = None
     if 0 < k <= most_wanted(count):
         integer = IntegerHead.of(rows, head, later or LaterBound.of(head.layers, task))
     if integer is None:
-        return ExactTop(best_candidates(store, head, k, task, index, deal=deal), count, True)
+        return ExactTop(in_fp32(), count, True)
+
+    flop = 2 * sum(weight.numel() for weight in (head.matrix, *(weight for weight, _ in head.layers)))
 
     def scored(positions: Tensor) -> Tensor:
-        return candidate_probabilities(store, head, chosen(index, positions), block=RESCORED_BLOCK, deal=deal)
+        who = deal if len(positions) * flop > ALONE_FLOP else in_order
+        return candidate_probabilities(store, head, chosen(index, positions), block=RESCORED_BLOCK, deal=who)
 
     scan = IntegerScan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
     ahead = scan.ahead(k + k // 2, deal)
@@ -96,9 +102,9 @@ def best_by_integers(
         least = float(scored(ahead)[:, task].topk(k).values[-1])
         left, spent = scan.still_reaching(left, bar_of(least)), len(ahead)
     if len(left) * MOST_RESCORED > count:
-        return ExactTop(best_candidates(store, head, k, task, index, deal=deal), count, True)
+        return ExactTop(in_fp32(), count, True)
     values = scored(left)
-    order = values[:, task].argsort(descending=True, stable=True)[:k]
+    order = best_order(values[:, task], k, whole_ties)
     best = values.index_select(0, order)
     return ExactTop(Top(left.index_select(0, order), best[:, task], best), spent + len(left), False)
 

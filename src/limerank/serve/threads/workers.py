@@ -22,6 +22,7 @@ from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 import torch
 
 from limerank.errors import UsageError
+from limerank.serve.threads.waking import Sleeper, keep_off_this_core
 from limerank.threads import available_cores
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Workers:
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._idle = self.threads
+        self._asleep: set[Sleeper] = set()
         self._started: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
@@ -83,7 +85,10 @@ class Workers:
         else:
             helpers = self._idle_helpers(hand.play, len(works) - 1)
             hand.play()
-            helpers = [helper for helper in helpers if not helper.cancel()]  # who has not begun has nothing left to do
+            begun = [helper for helper in helpers if not helper.cancel()]  # who has not begun has nothing left to do
+            if len(begun) < len(helpers):
+                self._let_back()
+            helpers = begun
         try:
             wait(helpers)
         except BaseException:  # somebody interrupted the program
@@ -110,7 +115,7 @@ class Workers:
     @property
     def _inside(self) -> bool:
         """Whether the caller is one of these workers."""
-        return getattr(self._here, "worker", False)
+        return hasattr(self._here, "worker")
 
     def _helpers(self, work: Callable[[], None], most: int) -> list[Future[None]]:
         """So many workers that do this work, or as many as can be had: the first is enough to do all."""
@@ -123,10 +128,21 @@ class Workers:
     def _idle_helpers(self, work: Callable[[], None], most: int) -> list[Future[None]]:
         """So many idle workers that do this work; none while closing, when work that was submitted is still done."""
         helpers: list[Future[None]] = []
+        with self._lock:
+            wanted = min(self._idle, most)
+            if wanted > 0 and not self._closed:  # while closing, threads end, and others may get their numbers
+                keep_off_this_core(self._asleep)
         with suppress(ClosedError):
-            for _ in range(min(self._idle, most)):
+            for _ in range(wanted):
                 helpers.append(self.submit(work))
         return helpers
+
+    def _let_back(self) -> None:
+        """Sleepers that were to be woken, and were not: they may be woken anywhere again."""
+        with self._lock:
+            if not self._closed:
+                for sleeper in self._asleep:
+                    sleeper.let_back()
 
     def _notice_fork(self) -> None:
         """Threads do not survive a fork, nor does whoever held the lock."""
@@ -147,14 +163,18 @@ class Workers:
             return self._started
 
     def _busy(self, work: Callable[[], T]) -> T:
+        own: Sleeper = self._here.worker
         with self._lock:
             self._idle -= 1
+            self._asleep.discard(own)
+        own.let_back()
         try:
             with torch.inference_mode():
                 return work()
         finally:
             with self._lock:
                 self._idle += 1
+                self._asleep.add(own)
 
 
 class HasWorkers(Protocol):
@@ -219,7 +239,7 @@ class _Hand(Generic[T]):
 
 def _begin(here: threading.local) -> None:
     """Make the thread that calls this a worker, in which torch uses one thread."""
-    here.worker = True
+    here.worker = Sleeper()
     with _starting:
         # asking comes first: it gives a new thread the default, which would undo a number that was set before
         before = torch.get_num_threads()

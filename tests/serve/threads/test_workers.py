@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from limerank.errors import UsageError
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 from limerank.threads import available_cores
 
 WAIT_SECONDS = 60
@@ -251,7 +251,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 def test_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Workers().threads == available_cores()
-    monkeypatch.setattr("limerank.serve.workers.available_cores", lambda: 7)
+    monkeypatch.setattr("limerank.serve.threads.workers.available_cores", lambda: 7)
     assert Workers().threads == 7
     assert Workers(3).threads == 3
     with pytest.raises(UsageError, match="threads must be at least 1, but is 0"):

@@ -1,0 +1,1 @@
+"""Threads that compute, where they are woken, and one for works that nobody waits for."""
