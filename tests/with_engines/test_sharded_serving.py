@@ -121,7 +121,10 @@ def test_merged_order_is_that_of_one_machine(name: str, tied: StoredDataset, tmp
             agree(sharded.answer(user, named), engine.answer(user, named))
             agree(sharded.answer(user, named, limit=7), engine.answer(user, named, limit=7))
         agree(sharded.answer("u7", limit=50, exclude_seen=True), engine.answer("u7", limit=50, exclude_seen=True))
-        assert sharded.rank("u7", limit=20, task="like").equals(engine.rank("u7", limit=20, task="like"))
+        one, other = (each.rank("u7", limit=20, task="like") for each in (sharded, engine))
+        assert one["item_id"].to_list() == other["item_id"].to_list()
+        for task in ("click", "like"):  # one of them may have tried integers, and scored the best in other blocks
+            np.testing.assert_allclose(one[task], other[task], rtol=1e-5, atol=MARGIN / 4)
         ours, theirs = (one.score(one.encode_user("u7"), named) for one in (sharded, engine))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=MARGIN / 4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shards_here import EngineHere, agree
 from tied_world import MARGIN, tied_bundle, tied_dataset
 
 from limerank.data.store.dataset import StoredDataset
@@ -20,54 +21,21 @@ from limerank.errors import ArgumentError, BundleError, UnavailableError, UsageE
 from limerank.models import RANKERS
 from limerank.ops.candidate.integer import reference
 from limerank.serve import scorer as scorer_module
-from limerank.serve.answering import Stages
 from limerank.serve.bundles.bundle import ROWS, Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.engine import Engine
 from limerank.serve.overlay.items import Item
-from limerank.serve.ranking import Ranking
 from limerank.serve.sharded import shard as shard_module
-from limerank.serve.sharded.asking import Lost
 from limerank.serve.sharded.deployed import assignments
 from limerank.serve.sharded.engine import ShardedEngine, check_shardable
-from limerank.serve.sharded.messages import Answer, Facts, Question
+from limerank.serve.sharded.messages import Answer, Question
 from limerank.serve.sharded.shard import Shard
 from limerank.serve.sharded.slices import cut
-from limerank.serve.sharded.stages import ShardedStages
 
 ITEMS = 500
 WITH: dict[str, dict[str, Any]] = {"sasrec": {"readout": "last"}}
 """Options with which a ranker is factorized that is not by default."""
 FACTORIZED = sorted(name for name, ranker in RANKERS.items() if ranker.factorized or name in WITH)
-
-
-class Here:
-    """Shards of this process; some of them may be lost."""
-
-    def __init__(self, bundle: Bundle, count: int) -> None:
-        self.slices = cut(bundle.manifest.items, count)
-        self.shards = [Shard(one) for one in assignments(bundle, self.slices)]
-        self.facts: Sequence[Facts] = [shard.facts() for shard in self.shards]
-        self.lost: set[int] = set()
-        self.asked: list[dict[int, Question]] = []
-
-    def ask(self, questions: dict[int, Question], milliseconds: float | None) -> dict[int, Answer | Lost]:
-        self.asked.append(questions)
-        return {
-            number: Lost("gone") if number in self.lost else self.shards[number].answer(question)
-            for number, question in questions.items()
-        }
-
-
-class EngineHere(Engine):
-    """An engine whose shards are in this process."""
-
-    def __init__(self, bundle: Bundle, count: int) -> None:
-        self.shards = Here(bundle, count)
-        super().__init__(bundle, threads=1)
-
-    def _stages(self, stale_budget: float | None, beside_others: bool) -> Stages:
-        return ShardedStages(self.bundle, self.workers, self.states, stale_budget, self.shards)
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +46,6 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
 @pytest.fixture(scope="module")
 def lime(tied: StoredDataset, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return tied_bundle(tied, tmp_path_factory.mktemp("lime") / "store", name="lime-mha")
-
-
-def agree(one: Ranking, other: Ranking) -> None:
-    """The same order, ties included, of scores that differ by rounding at most."""
-    values = np.unique(other.probabilities[:, 0])
-    assert len(values) < 2 or np.diff(values).min() > MARGIN, "the test's own margin"
-    assert one.item_ids == other.item_ids
-    np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-5, atol=MARGIN / 4)
-    told = ("candidates", "unknown_items", "repeated_items", "seen_items", "degraded", "unscored", "history_used")
-    assert {name: getattr(one, name) for name in told} == {name: getattr(other, name) for name in told}
 
 
 @pytest.mark.parametrize("name", FACTORIZED)

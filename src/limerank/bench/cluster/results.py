@@ -32,6 +32,8 @@ class Wire(BaseModel):
     candidates: int
     question_bytes: int
     """To all shards: the user's matrix for each, and which candidates, if they were named."""
+    matrix_bytes: int
+    """Of these the numbers of the matrices, which are exact and cannot be fewer."""
     answer_bytes: int
     """Rows and scores of the best, from all shards."""
     row_bytes: int

@@ -144,6 +144,7 @@ def measure_wire(engine: ShardedEngine, named: int | None) -> Wire:
         what="the whole catalog" if named is None else f"{named:,} named candidates",
         candidates=count,
         question_bytes=asked,
+        matrix_bytes=sum(tensor.nbytes for one in sent for tensor in one.tensors),
         answer_bytes=answered,
         row_bytes=rows,
         fraction=(asked + answered) / rows,

@@ -16,7 +16,7 @@ from limerank.serve.sharded.cluster import RayCluster
 from limerank.serve.sharded.deployed import DeployedShards, delete_leftovers
 from limerank.serve.sharded.stages import ShardedStages
 from limerank.serve.states import UserStates
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 from limerank.threads import available_cores
 
 WAITING = 4

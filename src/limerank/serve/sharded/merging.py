@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class Portion:
     hidden: Positions
     """Those among them that are not answered, by position."""
     rows: Positions | None = None
-    """Counted from the shard's first; None: all its items."""
+    """Ascending, counted from the shard's first; None: all its items."""
     positions: Rows | None = None
     """Where each stands among all candidates; None: one behind the other, from `start` on."""
     start: int = 0
@@ -53,18 +54,22 @@ def portions(part: CandidatePart, slices: Sequence[Slice]) -> list[Portion]:
             hidden = (part.hidden[first:last] - one.first_item).astype(np.int32)
             found.append(Portion(one.number, one.items, hidden, start=one.first_item - FIRST_ITEM_ROW))
         return found
-    rows = part.index.numpy()
-    owners = np.searchsorted([one.last for one in slices], rows, side="right")
-    found = []
-    for number in np.unique(owners).tolist():
-        positions = np.flatnonzero(owners == number)
-        own = (rows[positions] - slices[number].first).astype(np.int32)
-        found.append(Portion(number, len(own), NOBODY, own, positions))
-    return found
+    rows, positions = (one.numpy() for one in part.index.sort(stable=True))
+    bounds = [*np.searchsorted(rows, [one.first for one in slices]).tolist(), len(rows)]
+    return [
+        Portion(
+            one.number, last - first, NOBODY, (rows[first:last] - one.first).astype(np.int32), positions[first:last]
+        )
+        for one, (first, last) in zip(slices, pairwise(bounds), strict=True)
+        if first < last
+    ]
 
 
 def merged(k: int, asked: Sequence[Portion], answers: Mapping[int, Answer], task: int, tasks: int) -> Scored:
-    """The best `k` of all answers: by score, and of equal ones the candidate that stands earlier comes first."""
+    """The best `k` of all answers: by score, and of equal ones the candidate that stands earlier comes first.
+
+    Shards that see candidates in another order than all of them have must answer whole ties.
+    """
     here = [(one, answers[one.number]) for one in asked if one.number in answers]
     positions = np.concatenate([NOBODY, *(portion.among_all(answer.positions) for portion, answer in here)])
     values = np.concatenate([np.zeros((0, tasks), dtype=np.float32), *(answer.values for _, answer in here)])

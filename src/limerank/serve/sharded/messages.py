@@ -13,6 +13,7 @@ from limerank.models import Ranker, UserState
 from limerank.ops.candidate import RequestHead
 from limerank.schema import EncodedFeature, FeatureSpace, Kind
 from limerank.serve.scorer import ScoringPath, request_head
+from limerank.serve.sharded.row_steps import Steps
 from limerank.serve.sharded.slices import Slice
 
 Floats = NDArray[np.float32]
@@ -60,8 +61,8 @@ class Question:
     """Folded: the user matrix and its offset. Plain: what the user adds to the head, and what the interaction reads."""
     k: int
     task: int
-    rows: Positions | None
-    """Of the candidates, counted from the shard's first; None: all its items."""
+    rows: Steps | None
+    """Of the candidates, ascending, counted from the shard's first; None: all its items."""
     hidden: Positions
     """Positions of candidates that must not be answered, ascending."""
     milliseconds: float | None
@@ -70,11 +71,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best candidates of one shard."""
+    """The best candidates of one shard.
+
+    Of those that were named also all that equal the k-th: which of them was named first is known to who asks only.
+    """
 
     bundle: str
     positions: Positions
-    """Among the candidates, best first; of all items, counted from the shard's first item."""
+    """Among the candidates, by row, best first; of all items, counted from the shard's first item."""
     values: Floats
     """Probabilities of all tasks."""
     path: ScoringPath

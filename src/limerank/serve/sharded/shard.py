@@ -18,9 +18,10 @@ from limerank.serve.bundles.bundle import FIX, ROWS, read_manifest, row_store
 from limerank.serve.deadline import Deadline, RequestRecord, best_in_time
 from limerank.serve.scorer import Scored, Scorer, ScoringPath
 from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question, head_of, without_tables
+from limerank.serve.sharded.row_steps import rows_of
 from limerank.serve.sharded.slices import digest
+from limerank.serve.threads.workers import Workers
 from limerank.serve.timeline import Timeline
-from limerank.serve.workers import Workers
 
 HANGING_SECONDS = 60.0
 """After so long at one question a scorer hangs; what waits behind it does not count, for a busy scorer is well."""
@@ -80,22 +81,24 @@ class Shard:
             raise BundleError(f"was asked for bundle {question.bundle}, but serves {own.bundle}")
         store, index = self.items, None
         if question.rows is not None:
-            store, index = self.rows, torch.from_numpy(question.rows.astype(np.int64))
+            store, index = self.rows, torch.from_numpy(rows_of(question.rows))
         count = len(store) if index is None else len(index)
         if deadline.over():  # whoever asked has gone, and others wait
             return self._nothing(question, unscored=count - len(question.hidden))
         k = min(question.k + len(question.hidden), count)
         head = head_of(self.scorer.ranker, question, self.layers)
+        whole_ties = index is not None  # rows ascend, whichever was named first
 
         def best(*, k: int, store: RowStore, index: torch.Tensor | None) -> Scored:
             path: ScoringPath = question.path
             if path == "integer" and not self.scorer.tries(len(store) if index is None else len(index), k):
                 path = "folded"
-            return self.scorer.best_with(head, path, k, question.task, store=store, index=index)
+            return self.scorer.best_with(head, path, k, question.task, store=store, index=index, whole_ties=whole_ties)
 
-        scored, left = best_in_time(RequestRecord(deadline, Timeline(deadline.clock)), best, store, k, index)
+        record = RequestRecord(deadline, Timeline(deadline.clock))
+        scored, left = best_in_time(record, best, store, k, index, whole_ties=whole_ties)
         positions = scored.top.positions.numpy()
-        shown = np.flatnonzero(~np.isin(positions, question.hidden))[: question.k]
+        shown = np.flatnonzero(~np.isin(positions, question.hidden))[: None if whole_ties else question.k]
         behind = int((question.hidden >= count - left).sum())
         return Answer(
             bundle=own.bundle,

@@ -19,9 +19,10 @@ from limerank.serve.scorer import CANDIDATES_PER_WANTED, Scored, ScoringPath, ch
 from limerank.serve.sharded.asking import Lost
 from limerank.serve.sharded.merging import Portion, merged, portions
 from limerank.serve.sharded.messages import Answer, Facts, Question, packed
+from limerank.serve.sharded.row_steps import as_steps
 from limerank.serve.sharded.slices import Slice, fraction_of
 from limerank.serve.states import UserStates
-from limerank.serve.workers import Workers
+from limerank.serve.threads.workers import Workers
 
 
 class Shards(Protocol):
@@ -113,7 +114,16 @@ class ShardedStages(Stages):
         """What shards found, and which of them are lost, and why."""
         bundle, tensors = self.bundle.manifest.id, packed(self.bundle.ranker, encoded.state, path)
         questions = {
-            one.number: Question(bundle, path, tensors, min(k, one.shown), task, one.rows, one.hidden, milliseconds)
+            one.number: Question(
+                bundle,
+                path,
+                tensors,
+                min(k, one.shown),
+                task,
+                None if one.rows is None else as_steps(one.rows),
+                one.hidden,
+                milliseconds,
+            )
             for one in asked
         }
         answers: dict[int, Answer] = {}
