@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from calling import answer, refusal
-from serving import RunningService, copied, serving
+from serving import RunningService, serving
 
 from limerank.serve.engine import Engine
 from limerank.serve.histories.file import FOLDER
@@ -18,22 +16,10 @@ from limerank.serve.histories.past import Happened
 from limerank.serve.histories.store import HistoryStore
 from limerank.serve.hosting.host import Host
 from limerank.service.options import ServiceOptions
-from with_engines.redis_servers import DURABLE, OwnRedis, free_port
+from with_engines.redis_servers import OwnRedis, free_port
 
 CLICK = {"clicked": 1, "watched_fraction": 0.9}
 LONGEST_WAIT = 20.0
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnRedis]:
-    running = OwnRedis(tmp_path / "redis", *DURABLE)
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def shop(store: Path, tmp_path: Path) -> Path:
-    return copied(store, tmp_path)
 
 
 def on_redis(store: Path, server: OwnRedis) -> Host:

@@ -16,7 +16,7 @@ from limerank.batch import UserInputs
 from limerank.errors import UsageError, did_you_mean
 from limerank.files import AnyPath
 from limerank.frames import Frame
-from limerank.serve.answering import EncodedRequest, Stages
+from limerank.serve.answering import EncodedRequest, NamedCandidates, Stages
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.catalog import Catalog, ItemStatus
@@ -34,8 +34,8 @@ from limerank.serve.requests import Event, RequestReader
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
 from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified
-from limerank.serve.states import UserStates
-from limerank.serve.workers import Workers, in_a_worker
+from limerank.serve.states import UserStates, shared_states_of
+from limerank.serve.threads.workers import Workers, in_a_worker
 
 STATES_BYTES = 2**28
 """What an engine keeps of users between requests, unless it is told otherwise."""
@@ -74,6 +74,7 @@ class Engine:
         self.live_catalog = LiveCatalog(bundle)
         self.live_catalog.current()  # a damaged overlay is an error now, not at the first request
         self.stages = self._stages(stale_budget, beside_others=workers is not None)
+        self.stages.shared = shared_states_of(self.histories)
 
     def _stages(self, stale_budget: float | None, beside_others: bool) -> Stages:
         return Stages(self.bundle, self.workers, self.states, stale_budget, beside_others=beside_others)
@@ -214,10 +215,9 @@ class Engine:
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
         user = RequestHistory(self.histories, user_id, events, history, record.timeline, left_out)
+        retrieving = Retrieving(catalog, [], lambda state: given)
         request: dict[str, Any] = {"context": context, "now": now}
-        return self._ranked(
-            user, Retrieving(catalog, [], lambda state: given), record, request, limit, self._task(task), exclude_seen
-        )
+        return self._ranked(user, retrieving, record, request, limit, self._task(task), exclude_seen)
 
     def recommend(
         self,
@@ -285,8 +285,9 @@ class Engine:
             return encoded, retrieving.by_state(encoded.state)
 
         def ordered(encoded: EncodedRequest, item_ids: list[str] | None) -> Ranking:
+            named = None if item_ids is None else NamedCandidates.of(item_ids, catalog)
             seen = user.seen(reader, catalog) if exclude_seen else np.zeros(0, dtype=np.int64)
-            ranking = self.stages.ordered(catalog, encoded, item_ids, seen, limit, task, record)
+            ranking = self.stages.ordered(catalog, encoded, named, seen, limit, task, record)
             return replace(ranking, retrieved_by=retrieving.names)
 
         if retrieving.outside is None:

@@ -59,6 +59,8 @@ class Asked:
     """Whether a state may be kept; not of a history that came with the request, or that something is left out of."""
     left_out: int = 0
     """Stored events that the request wanted to be answered without."""
+    token: bytes = b""
+    """What servers on several machines call what was stored of the user then."""
 
     @property
     def count(self) -> int:
@@ -163,6 +165,7 @@ class RequestReader:
             known_user=user_row != UNKNOWN_ROW or newest is not None,
             keep=history is None and left_out is None,
             left_out=everything.count - merged.count,
+            token=past.token,
         )
 
     def merged(

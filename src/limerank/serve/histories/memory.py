@@ -34,6 +34,11 @@ class Remembered:
         self.past = self._past(0)
         self._cut = 0
 
+    @property
+    def token(self) -> bytes:
+        """What other servers call this content, where there are others."""
+        return b""
+
     def since(self, oldest: int | None) -> Past:
         """The past without events before a time."""
         if oldest is None or not self.entries:
@@ -45,7 +50,7 @@ class Remembered:
 
     def _past(self, cut: int) -> Past:
         # a version names one content in this process, also when a store is replaced by an older copy
-        return Past(tuple(map(EVENT_OF, self.entries[cut:])), next(_versions), self.erased_at)
+        return Past(tuple(map(EVENT_OF, self.entries[cut:])), next(_versions), self.erased_at, self.token)
 
 
 One = TypeVar("One", bound=Remembered)

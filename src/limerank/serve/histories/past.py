@@ -65,6 +65,8 @@ class Past:
     """Changes with every change of this user."""
     erased_at: int | None = None
     """The user was erased then: what a bundle knows of them up to that time is not read."""
+    token: bytes = b""
+    """What servers on several machines call this content of the store; empty where there is one server, or nothing."""
 
 
 NO_PAST = Past()

@@ -3,6 +3,7 @@
 from limerank.serve.states.cache import UserStates
 from limerank.serve.states.counts import StateCounts
 from limerank.serve.states.entry import Found, How
+from limerank.serve.states.shared import SharedStates, shared_states_of
 from limerank.serve.states.source import UserSource
 
-__all__ = ["Found", "How", "StateCounts", "UserSource", "UserStates"]
+__all__ = ["Found", "How", "SharedStates", "StateCounts", "UserSource", "UserStates", "shared_states_of"]

@@ -14,9 +14,11 @@ from threading import Lock
 import torch
 
 from limerank.errors import ArgumentError
+from limerank.models import UserState
 from limerank.serve.requests import Asked
 from limerank.serve.states.counts import StateCounts
 from limerank.serve.states.entry import Entry, Found
+from limerank.serve.states.shared import SharedStates, name_of
 from limerank.serve.states.source import UserSource
 
 USER_OVERHEAD = 2048
@@ -37,15 +39,15 @@ class UserStates:
         self._sizes: dict[Key, int] = {}
         self._counts = StateCounts()
 
-    def encode(self, source: UserSource, asked: Asked) -> Found:
-        """The user state of a request: the kept one, grown by new events, or computed and kept."""
+    def encode(self, source: UserSource, asked: Asked, shared: SharedStates | None = None) -> Found:
+        """The user state of a request: the kept one, grown by new events, another server's, or computed and kept."""
         key = (source.version, asked.user_id)
         with self._lock:
             entry = self._entries.setdefault(key, Entry())
             self._entries.move_to_end(key)
         try:
             with entry.lock, torch.inference_mode():
-                found = entry.encode(source, asked)
+                found = entry.encode(source, asked, shared)
                 size = entry.bytes + USER_OVERHEAD
         except BaseException:  # what has no size would never be thrown away
             with self._lock:
@@ -58,14 +60,34 @@ class UserStates:
                 self._resize(key, size)
         return found
 
-    def knows(self, source: UserSource, asked: Asked) -> bool:
-        """Whether what is kept of a user answers a request, so that it need not read the whole history."""
+    def knows(self, source: UserSource, asked: Asked, shared: SharedStates | None = None) -> bool:
+        """Whether what is kept of a user, here or by another server, answers a request without the whole history."""
         with self._lock:
             entry = self._entries.get((source.version, asked.user_id))
-        if entry is None:
+        if entry is not None:
+            with entry.lock:
+                if entry.answers(source, asked):
+                    return True
+        name = None if shared is None else name_of(source, asked)
+        state = None if shared is None or name is None else shared.find(asked.user_id, name)
+        if state is None:
             return False
+        self._adopt(source, asked, state)
+        return True
+
+    def _adopt(self, source: UserSource, asked: Asked, state: UserState) -> None:
+        """Keep another server's state, for the request that was asked about."""
+        key = (source.version, asked.user_id)
+        with self._lock:
+            entry = self._entries.setdefault(key, Entry())
+            self._entries.move_to_end(key)
         with entry.lock:
-            return entry.answers(source, asked)
+            entry.adopt(source, asked, state)
+            size = entry.bytes + USER_OVERHEAD
+        with self._lock:
+            self._counts.shared += 1
+            if self._entries.get(key) is entry:
+                self._resize(key, size)
 
     def forget(self, version: str | None = None, user_id: str | None = None) -> int:
         """Forget a version of a source, a user, or everything; returns how many entries that were."""
@@ -95,6 +117,8 @@ class UserStates:
     def _count(self, found: Found) -> None:
         if found.why is not None:
             self._counts.computed[found.why] += 1
+        elif found.shared:
+            self._counts.shared += 1
         elif found.slid:
             self._counts.slid += 1
         elif found.how == "appended":

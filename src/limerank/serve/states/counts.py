@@ -15,6 +15,8 @@ class StateCounts:
     appended: int = 0
     """New events were appended, without (`slid`: with) old ones leaving the window."""
     slid: int = 0
+    shared: int = 0
+    """Another server had made the state, of the same history and context."""
     computed: Counter[str] = field(default_factory=Counter)
     """Computed from the whole history, by why: see `entry.WHY`."""
     evicted: int = 0

@@ -17,6 +17,7 @@ from torch import Tensor
 from limerank.models import UserState
 from limerank.models.incremental import Reading, bytes_of
 from limerank.serve.requests import Asked
+from limerank.serve.states.shared import SharedStates, name_of
 from limerank.serve.states.source import UserSource
 
 How = Literal["cached", "appended", "computed", "approximate"]
@@ -45,6 +46,8 @@ class Found:
     how: How
     slid: bool = False
     why: Why | None = None
+    shared: bool = False
+    """Another server made it."""
 
 
 @dataclass
@@ -72,10 +75,10 @@ class Entry:
         self.asked: Asked | None = None
         self.kept: OrderedDict[bytes, Kept] = OrderedDict()
 
-    def encode(self, source: UserSource, asked: Asked) -> Found:
+    def encode(self, source: UserSource, asked: Asked, shared: SharedStates | None = None) -> Found:
         """The user state of a request. After an error nothing is kept, for it may be half changed."""
         try:
-            return self._encode(source, asked)
+            return self._encode(source, asked, shared)
         except BaseException:
             self.asked = None
             self.kept.clear()
@@ -91,6 +94,14 @@ class Entry:
             return kept.request == request
         return source.is_long(asked) and self._why_anew(source, asked, kept.reading) is None
 
+    def adopt(self, source: UserSource, asked: Asked, state: UserState) -> None:
+        """Keep a state that another server finished for this request."""
+        key, request = self._named(source, asked)
+        if self._why_not(asked, source.ranker.needs_times) is not None:
+            self.kept.clear()
+        self.asked = replace(asked, catalog=None)
+        self._keep(key, Kept(None, state, request, None))
+
     def _named(self, source: UserSource, asked: Asked) -> tuple[bytes, tuple[object, ...]]:
         """By what a reading is kept, and what a finished state is for."""
         context = asked.context.tobytes()
@@ -98,7 +109,7 @@ class Entry:
         key = context if user is None or user.by_context else b""
         return key, (context, asked.count, asked.at if source.reads_now else None)
 
-    def _encode(self, source: UserSource, asked: Asked) -> Found:
+    def _encode(self, source: UserSource, asked: Asked, shared: SharedStates | None) -> Found:
         user = source.grows if source.is_long(asked) else None
         key, request = self._named(source, asked)
         context = request[0]
@@ -109,16 +120,27 @@ class Entry:
         if kept is not None and kept.request == request:
             self.kept.move_to_end(key)
             return Found(kept.state, "cached")
+        name = None if shared is None else name_of(source, asked)
+        if shared is not None and name is not None and (kept is None or kept.reading is None):
+            state = shared.find(asked.user_id, name)
+            if state is not None:
+                self._keep(key, Kept(None, state, request, None))
+                return Found(state, "cached", shared=True)
         embedded = None
         if user is not None:
             known = kept is not None and kept.context is not None and kept.request[0] == context
             embedded = kept.context if kept is not None and known else source.context(asked)
         found, reading = self._read(source, asked, embedded, None if kept is None else kept.reading, why)
-        self.kept[key] = Kept(reading, found.state, request, embedded)
+        self._keep(key, Kept(reading, found.state, request, embedded))
+        if shared is not None and name is not None and found.how != "cached":
+            shared.keep(asked.user_id, asked.token, name, found.state)
+        return found
+
+    def _keep(self, key: bytes, kept: Kept) -> None:
+        self.kept[key] = kept
         self.kept.move_to_end(key)
         while len(self.kept) > MOST_CONTEXTS:
             self.kept.popitem(last=False)
-        return found
 
     def _why_not(self, asked: Asked, needs_times: bool) -> Why | None:
         """Why what is kept cannot be appended to; None if it can."""

@@ -24,6 +24,7 @@ NUMBERS: dict[str, tuple[type[int] | type[float], float]] = {
     "patience": (float, 0.0),
     "queue": (int, 1),
     "replicas": (int, 0),
+    "states": (int, 0),
 }
 """Options that are numbers, and the smallest that makes sense."""
 
@@ -53,6 +54,8 @@ class RedisAddress:
     """Events that may wait at a time."""
     replicas: int = 0
     """Replicas that must have events before they are acknowledged."""
+    states: int = 0
+    """Seconds that finished user states are kept for other servers; 0: each server keeps its own only."""
 
     @classmethod
     def read(cls, url: str) -> RedisAddress:

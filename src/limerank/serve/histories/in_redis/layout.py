@@ -9,6 +9,7 @@ PREFIX:{DIGEST}:user    hash: id, version, epoch, sequence, erased_at; it stays 
 PREFIX:{DIGEST}:events  hash: a record for each sequence
 PREFIX:{DIGEST}:read    sorted set: sequences of events that rankers read, by time
 PREFIX:{DIGEST}:others  sorted set: those of others
+PREFIX:{DIGEST}:states  hash: the user's version that they were made of, finished states by name; it expires
 
 A user's keys share a hash tag, so that they lie together wherever keys are dealt out by it.
 """
@@ -49,6 +50,10 @@ class Keys:
     def of_user(self, name: bytes) -> list[str]:
         """The keys of a user, by the digest of the id."""
         return [f"{self.prefix}:{{{name.hex()}}}:{part}" for part in ("user", "events", "read", "others")]
+
+    def states_of(self, name: bytes) -> str:
+        """The key of a user's finished states."""
+        return f"{self.prefix}:{{{name.hex()}}}:states"
 
 
 def record_of(event: Prepared, salt: bytes, user: bytes) -> bytes:

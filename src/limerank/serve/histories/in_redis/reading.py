@@ -32,6 +32,11 @@ class Known(Remembered):
     newest: tuple[bytes, bytes]
     """The highest sequence that was read, and its id."""
 
+    @property
+    def token(self) -> bytes:
+        """The version that Redis drew with the last change."""
+        return self.version
+
 
 class Reader:
     """Reads a store, and remembers what was read of users, as far as a number of events goes."""

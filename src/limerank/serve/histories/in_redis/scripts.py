@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from limerank.serve.histories.in_redis.layout import ID_FIRST, ID_LAST
 
+MOST_STATES = 16
+"""States of one user, of several bundles and contexts; beyond that they are begun anew."""
+
 _BEGIN = """
 local salt = ARGV[1]
 if redis.call('HGET', KEYS[1], 'salt') ~= salt then return false end
@@ -181,7 +184,7 @@ for _, record in ipairs(records) do
   bytes = bytes + #record
 end
 if bytes > 0 then redis.call('HINCRBY', KEYS[1], 'bytes', -bytes) end
-redis.call('DEL', KEYS[6], KEYS[7], KEYS[8], KEYS[9])
+redis.call('DEL', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
 if facts[1] then redis.call('ZREM', KEYS[3], facts[1]) end
 redis.call('ZREM', KEYS[4], ARGV[3])
 local at = ARGV[4]
@@ -192,7 +195,25 @@ redis.call('ZADD', KEYS[5], string.format('%.0f', clock[1] * 1000 + math.floor(c
 return {at, #records}
 """
 )
-"""Delete a user up to a time. KEYS: the shared ones, then the user's. ARGV: salt, nonce, digest, time."""
+"""Delete a user up to a time. KEYS: the shared ones, the user's, the states'. ARGV: salt, nonce, digest, time."""
+
+KEEP = (
+    _BEGIN
+    + """
+if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[2] then return 0 end
+local of = redis.call('HGET', KEYS[3], 'of')
+if of and (of ~= ARGV[2] or redis.call('HLEN', KEYS[3]) > MOST) then
+  redis.call('DEL', KEYS[3])
+  of = false
+end
+redis.call('HSET', KEYS[3], 'of', ARGV[2], ARGV[3], ARGV[4])
+if not of then redis.call('EXPIRE', KEYS[3], ARGV[5]) end
+return 1
+""".replace("MOST", str(MOST_STATES))
+)
+"""Keep a finished state of a user who is still as it was made of; those of before go. All of a user's go together, the
+seconds after the first. KEYS: store, user, states. ARGV: salt, the user's version, name, state, seconds. Nothing is
+written first that a server with full memory would allow: it asks at the first command only."""
 
 EXPIRE = (
     _BEGIN
@@ -204,7 +225,10 @@ for _, sorted in ipairs({KEYS[8], KEYS[9]}) do
   if #fields > 0 then
     delete(KEYS[7], sorted, fields)
     gone = gone + #fields
-    if sorted == KEYS[8] then redis.call('HSET', KEYS[6], 'version', ARGV[2], 'epoch', ARGV[2]) end
+    if sorted == KEYS[8] then
+      redis.call('HSET', KEYS[6], 'version', ARGV[2], 'epoch', ARGV[2])
+      redis.call('DEL', KEYS[10])
+    end
   end
   local first = redis.call('ZRANGE', sorted, 0, 0, 'WITHSCORES')
   if first[2] and (not low or tonumber(first[2]) < tonumber(low)) then low = first[2] end
@@ -220,5 +244,5 @@ if facts[2] then redis.call('HDEL', KEYS[6], 'id') else redis.call('DEL', KEYS[6
 return gone
 """
 )
-"""Delete some of a user's events before a time. KEYS: the shared ones, then the user's. ARGV: salt, nonce, digest,
-time, how many of each kind at most."""
+"""Delete some of a user's events before a time. KEYS: the shared ones, the user's, the states'. ARGV: salt, nonce,
+digest, time, how many of each kind at most."""

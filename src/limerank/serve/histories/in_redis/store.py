@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from limerank.files import AnyPath
 from limerank.serve.checks import checked_id
@@ -28,6 +28,9 @@ from limerank.serve.histories.records import digest, prepared, text_bytes
 from limerank.serve.histories.store import CAP
 from limerank.serve.histories.upkeep import Upkeep
 from limerank.serve.histories.writing import checked_limits, now
+
+if TYPE_CHECKING:
+    from limerank.serve.histories.in_redis.states import RedisStates
 
 _open_stores: weakref.WeakSet[RedisHistories] = weakref.WeakSet()
 
@@ -51,6 +54,11 @@ class RedisHistories(StoredHistories):
         self._opened = OpenedStore(self._server, Keys(prefix_of(self.address, store)))
         self._opened.salt()  # another format is an error now, not at the first request
         self._begin()
+        self._states: RedisStates | None = None
+        if self.address.states:
+            from limerank.serve.histories.in_redis.states import RedisStates  # which loads torch
+
+            self._states = RedisStates(self._opened, self.address.states)
         self._erasures_seen, _ = self._reader.erased_since(None)
         _open_stores.add(self)
         self._upkeep = None if self.retention is None else Upkeep(self)
@@ -64,6 +72,13 @@ class RedisHistories(StoredHistories):
         """Connections, locks and what was read belong to one process; a forked one begins anew."""
         self._server.begin_here()
         self._begin()
+        if self._states is not None:
+            self._states.begin_here()
+
+    @property
+    def states(self) -> RedisStates | None:
+        """Finished user states for other servers, if the address says for how long."""
+        return self._states
 
     def _begin(self) -> None:
         self._reader = Reader(self._opened)
@@ -163,6 +178,8 @@ class RedisHistories(StoredHistories):
         """End what runs in the background and close connections; whoever asks again opens others."""
         if self._upkeep is not None:
             self._upkeep.close()
+        if self._states is not None:
+            self._states.close()
         self._server.close()
         self.forget_remembered()
 

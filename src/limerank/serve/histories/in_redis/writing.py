@@ -78,7 +78,9 @@ class Writer:
 
     def _erase(self, salt: bytes, users: Sequence[tuple[bytes, int]]) -> list[Any]:
         keys = self.opened.keys
-        calls = [([*keys.shared, *keys.of_user(name)], [salt, nonce(), name, at]) for name, at in users]
+        calls = [
+            ([*keys.shared, *keys.of_user(name), keys.states_of(name)], [salt, nonce(), name, at]) for name, at in users
+        ]
         return self.opened.run_together(scripts.ERASE, calls, atomic=False)
 
     def expire(self, oldest: int) -> int:
@@ -91,7 +93,7 @@ class Writer:
         def expire(salt: bytes) -> list[Any]:
             calls = [
                 (
-                    [*self.opened.keys.shared, *self.opened.keys.of_user(name)],
+                    [*self.opened.keys.shared, *self.opened.keys.of_user(name), self.opened.keys.states_of(name)],
                     [salt, nonce(), name, oldest, EXPIRED_AT_ONCE],
                 )
                 for name in users
