@@ -5,8 +5,9 @@
     python benchmarks/results.py --list                   # what there is, and how it is made
 
 Datasets are prepared in datasets/, studies work in studies/ and go on where they were stopped; their JSON is copied to
-docs/results when they end. Benchmarks want a quiet machine and are measured anew each time. The two real logs are read
-from $DATA (a folder with ml-100k and kuairand_27k_likehate); they cannot be part of the repository.
+docs/results when they end. Times want a quiet machine and are measured anew each time, by benchmarks and by the studies
+of latency and complexity. The two real logs are read from $DATA (a folder with ml-100k and kuairand_27k_likehate); they
+cannot be part of the repository.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ EARLIER = (
 
 @dataclass(frozen=True)
 class Study:
-    """A study whose folder is studies/NAME, and what it reads: prepared logs, and results of others."""
+    """A study whose folder is studies/NAME, and the prepared logs that it reads."""
 
     command: str
     logs: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    anew: bool = False
+    """Of times: what was measured before a commit does not compare with what is measured after it, and is refused."""
 
     def arguments(self, name: str) -> list[str]:
         """What follows `limerank`."""
-        return [*self.command.split(), "--out", f"studies/{name}"]
+        return [*self.command.split(), "--out", f"studies/{name}", *(["--overwrite"] if self.anew else [])]
 
     def written(self, name: str) -> Path:
         """What the study leaves in its folder."""
@@ -80,11 +82,10 @@ class Elsewhere:
     command: str
 
 
-def accuracy(log: str, config: str, search: str = "--found docs/results/accuracy-medium.json") -> Study:
-    """The table of all rankers on one log; what is searched, is searched on the medium one."""
-    after = ("accuracy-medium",) if "accuracy-medium" in search else ()
-    how = f"--models all --config benchmarks/studies/accuracy-{config}.yaml --seeds 3"
-    return Study(f"study accuracy --dataset datasets/{log} {how} {search}", (log,), after)
+def accuracy(log: str, config: str) -> Study:
+    """The table of all rankers on one log, searched on its own validation part."""
+    how = f"--models all --config benchmarks/studies/accuracy-{config}.yaml --seeds 3 --search 4"
+    return Study(f"study accuracy --dataset datasets/{log} {how}", (log,))
 
 
 PLANNED = "--preset industrial --candidates 8192"
@@ -101,9 +102,9 @@ BILLION_ITEMS = (
 
 MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
-    "accuracy-medium": accuracy("medium", "medium", "--search 3"),
-    "accuracy-easy": accuracy("easy", "simulated"),
-    "accuracy-hard": accuracy("hard", "simulated"),
+    "accuracy-medium": accuracy("medium", "medium"),
+    "accuracy-easy": accuracy("easy", "evaluation"),
+    "accuracy-hard": accuracy("hard", "evaluation"),
     "accuracy-ml-100k": accuracy("ml-100k", "real"),
     "accuracy-kuairand-likehate": accuracy("kuairand-likehate", "real"),
     **dict.fromkeys(
@@ -115,8 +116,9 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "ablation": Study(
         "study ablation --dataset datasets/easy --config benchmarks/studies/accuracy-simulated.yaml", ("easy",)
     ),
-    "latency": Study("study latency"),
-    "complexity": Study("study complexity"),
+    "latency": Study("study latency", anew=True),
+    "complexity": Study("study complexity", anew=True),
+    "quickstart": Bench("quickstart", prints=True),
     "bench-ops": Bench("bench ops", prints=True),
     "bench-data": Bench("bench data", prints=True),
     "bench-models": Bench("bench models --repeats 7", prints=True),
@@ -180,9 +182,6 @@ def make(name: str) -> None:
     elif isinstance(made, Bench):
         limerank(made.arguments(name), RESULTS / f"{name}.json" if made.prints else None)
     else:
-        for other in made.after:
-            if not (RESULTS / f"{other}.json").is_file():
-                make(other)
         for log in made.logs:
             prepare(log)
         limerank(made.arguments(name))

@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/explanation/evidence.md from the studies in docs/results.
+"""Writes tables of README.md, docs/explanation and docs/reference/benchmarks.md from the files in docs/results.
 
     python benchmarks/study_tables.py
 
@@ -8,15 +8,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import engine_tables
 from service_tables import section
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 README, EVIDENCE = ROOT / "README.md", ROOT / "docs/explanation/evidence.md"
+BENCHMARKS, COMPUTED = ROOT / "docs/reference/benchmarks.md", ROOT / "docs/explanation/how-a-ranking-is-computed.md"
 LOGS = {
     "easy": "easy",
     "medium": "medium",
@@ -130,7 +132,11 @@ def gap(row: dict[str, Any]) -> str:
 
 
 def ratios() -> str:
-    """How many times longer the skylines take, beside the paper."""
+    """How many times longer the skylines take, beside the paper.
+
+    Where a state can be kept both sides stand with and without: a skyline that reads its history anew, beside a LIME
+    that does not, would look slower than it has to be.
+    """
     study = known("latency")
     threads = max(row["threads"] for row in study["ratios"])
     rows = [
@@ -138,15 +144,15 @@ def ratios() -> str:
             f"{one['candidates']:,}{', all items' * (one['sweep'] in ('catalog', 'corner'))}",
             f"{one['history']:,}",
             f"{one['qk']:,}",
-            f"`{one['lime']}`{', cached' * (one['lime_state'] == 'cached')}",
-            f"`{one['skyline']}`",
+            f"`{one['lime']}`, {one['lime_state']}",
+            f"`{one['skyline']}`, {one['skyline_state']}",
             f"{one['lime_ms']:.3g}",
             f"{one['skyline_ms']:,.3g}" if one["skyline_ms"] < 1000 else f"{one['skyline_ms']:,.0f}",
             f"{one['ratio']:.3g}x" if one["ratio"] < 1000 else f"{one['ratio']:,.0f}x",
             "-" if one["paper"] is None else f"{one['paper']:.1f}x",
         ]
         for one in study["ratios"]
-        if one["head"] and one["threads"] == threads and one["skyline_state"] == "computed"
+        if one["head"] and one["threads"] == threads
     ]
     return table(["candidates", "history", "QK", "LIME", "skyline", "ms", "skyline ms", "ratio", "paper's"], rows)
 
@@ -205,6 +211,27 @@ def spectra() -> str:
     kinds = ("squares", "values")
     columns = [*(f"for 90 % of the sum of {kind}" for kind in kinds), *(f"{links} hold, of {kind}" for kind in kinds)]
     return table(["of", "matrix", "size", *columns, "effective rank"], rows)
+
+
+def ranks_by_links() -> str:
+    """Of how many directions links and the product of their weights are, by the number of links."""
+    by_links = known("spectrum")["by_links"]
+    counts = sorted({one["links"] for one in by_links})
+    rows = []
+    for ranker, matrix in dict.fromkeys((one["ranker"], own["matrix"]) for one in by_links for own in one["matrices"]):
+        found = {
+            one["links"]: own["effective_rank"]
+            for one in by_links
+            for own in one["matrices"]
+            if (one["ranker"], own["matrix"]) == (ranker, matrix)
+        }
+        rows.append(
+            [f"`{ranker}`", matrix, *(f"{found[count]['mean']:.1f}±{found[count]['sd']:.1f}" for count in counts)]
+        )
+    for ranker in dict.fromkeys(one["ranker"] for one in by_links):
+        errors = {one["links"]: next(iter(one["ne"].values())) for one in by_links if one["ranker"] == ranker}
+        rows.append([f"`{ranker}`", "test NE", *(f"{errors[count]:.4f}" for count in counts)])
+    return table(["", "effective rank of", *(f"{count} links" for count in counts)], rows)
 
 
 def links_needed() -> str:
@@ -345,6 +372,7 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "latency goals": (EVIDENCE, goals),
     "complexity": (EVIDENCE, growths),
     "spectrum": (EVIDENCE, spectra),
+    "spectrum: links": (EVIDENCE, ranks_by_links),
     "scaling: links and topics": (EVIDENCE, links_needed),
     "scaling: links and history": (EVIDENCE, sizes),
     "scaling: fits": (EVIDENCE, doublings),
@@ -353,7 +381,27 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "ablation: kernels": (EVIDENCE, kernel_errors),
     "ablation: costs": (EVIDENCE, serving_costs),
     "ablation: rows": (EVIDENCE, precisions),
+    "engine: goals": (BENCHMARKS, lambda: engine(["goal", "measured", ""], engine_tables.goals)),
+    "engine: large": (
+        BENCHMARKS,
+        lambda: engine(
+            ["path", "threads", "beside a busy process", "interact", "total", "total, least to most"],
+            engine_tables.large,
+        ),
+    ),
+    "engine: industrial": (BENCHMARKS, lambda: engine(REQUEST, engine_tables.of_group, "industrial")),
+    "engine: small": (BENCHMARKS, lambda: engine(REQUEST, engine_tables.of_group, "small")),
+    "engine: others": (BENCHMARKS, lambda: engine(["", ""], engine_tables.others)),
+    "engine: summary": (COMPUTED, lambda: engine(["request", "user", "interact", "total"], engine_tables.summary)),
 }
+
+
+REQUEST = ["ranker", "candidates", "history", "path", "user state", "threads", "user", "interact", "total"]
+
+
+def engine(columns: Sequence[str], rows: Callable[..., Iterable[list[str]]], *which: str) -> str:
+    """A table of the engine's benchmark."""
+    return table(columns, list(rows(known("bench-engine"), *which)))
 
 
 def wanted() -> dict[str, tuple[Path, Callable[[], str]]]:

@@ -53,6 +53,28 @@ def test_pages_of_the_results_we_stand_behind(
     check(browser, join([open_result(result)]), tmp_path, width, scheme)
 
 
+SEEN = """(name) => {
+  const head = [...document.querySelectorAll("th")].find((one) => one.textContent === name);
+  const box = head.closest(".wide");
+  const unseen = box.scrollHeight - box.clientHeight;
+  return [head.getBoundingClientRect().right <= innerWidth, unseen];
+}"""
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+@pytest.mark.parametrize("column", ["reached", "measured", "goal", "ratio"])
+def test_ratios_and_goals_of_latency_are_seen_without_scrolling(
+    browser: Browser, tmp_path: Path, width: int, column: str
+) -> None:
+    """What a study found is neither beside its box nor below it."""
+    path = tmp_path / "page.html"
+    path.write_text(join([open_result(COMMITTED / "latency.json")]).html(), encoding="utf-8")
+    with browser.new_context(viewport={"width": width, "height": 900}) as context:
+        tab = context.new_page()
+        tab.goto(path.as_uri())
+        assert tab.evaluate(SEEN, column) == [True, 0]
+
+
 @LOOKS
 def test_all_of_them_joined(browser: Browser, tmp_path: Path, width: int, scheme: Scheme) -> None:
     results = [result for study in STUDIES for result in results_of(study)]

@@ -123,7 +123,7 @@ def test_a_catalog_that_does_not_fit_is_divided() -> None:
     assert value["shards"] == value["shards_for_memory"] > 5
     assert value["serving_machines"] == 2 * value["shards"]
     assert value["resident_bytes"] / value["shards"] <= value["room_for_rows"]
-    assert value["request_bytes"] == value["shards"] * (129 * 64 * 4 + 100 * 2 * 8) + 8 * 1000
+    assert value["request_bytes"] == value["shards"] * (129 * 64 * 4 + 100 * 2 * 8) + 4 * 1000
 
 
 def test_a_scan_is_divided_by_time() -> None:

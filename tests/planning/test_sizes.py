@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from easy_rates import MACHINES, RANKER, RATES
+from easy_rates import MACHINES, RANKER, RATES, WORKLOAD
 
 import limerank as lr
 from limerank.bench.rates.logs import store_bytes
@@ -20,6 +20,7 @@ from limerank.planning.workload import Workload
 from limerank.schema import Feature, Kind, Role, Schema, Task
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.sharded.row_steps import as_steps
 
 SCHEMA = Schema(
     time="time",
@@ -130,3 +131,14 @@ def test_history_stores(tmp_path: Path) -> None:
     others = [5000, 15_000, 20_000]
     for size, found in zip(others, store_bytes(tmp_path, others), strict=True):
         assert line.at(size) == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("items", "candidates"), [(32_768, 32_768), (262_144, 10_000), (10**7, 5_000), (2 * 10**9, 500)]
+)
+def test_named_candidates_take_what_the_formula_says(items: int, candidates: int) -> None:
+    """Rows of names drawn at random, as they travel: near one byte each, two, or the four that are most."""
+    workload = WORKLOAD.model_copy(update={"items": float(items), "candidates": float(candidates)})
+    plan = make_plan(RATES, RANKER, workload, MACHINES)
+    rows = np.sort(np.random.default_rng(0).integers(0, items, candidates))
+    assert plan.figure("named_bytes").value == pytest.approx(as_steps(rows).nbytes, rel=0.12)

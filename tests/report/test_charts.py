@@ -51,6 +51,14 @@ def test_names_are_escaped_and_several_lines_have_a_legend() -> None:
     assert 'role="img"' in chart
 
 
+def test_a_line_keeps_its_style_beside_others() -> None:
+    """In the picture, at its end and in the legend; who has no style of its own follows, and takes nobody's."""
+    styles = {"a": 0, "b": 1, "c": 2}
+    for points in ([(1, 1), (2, 2)], [(1, 1), (2, 1)]):  # names at the ends, and in the legend
+        alone = line_chart({"c": points, "d": [(1, 2), (2, points[-1][1] + 0.001)]}, x="x", y="y", styles=styles)
+        assert set(re.findall(r'class="(line-\d)', alone)) == {"line-2", "line-4"}
+
+
 @given(st.lists(NUMBERS, min_size=1, max_size=300), st.integers(1, 50))
 def test_thinning_keeps_the_end_and_the_mean(values: list[float], most: int) -> None:
     points = list(enumerate(values))

@@ -154,12 +154,12 @@ def test_lines_are_named_where_they_end_if_all_names_fit() -> None:
 @FEW
 @given(st.lists(st.floats(20, 240), min_size=2, max_size=8))
 def test_names_at_the_ends_keep_their_order_and_their_distance(heights: list[float]) -> None:
-    names = [str(number) for number in range(len(heights))]
+    names = {str(number): number for number in range(len(heights))}
     found = end_labels(dict(zip(names, heights, strict=True)), names, top=14, bottom=246, right=440)
     if found is None:
         return
     downs = {name: float(y) for y, name in re.findall(r'y="([\d.]+)">(\d)<', "".join(found[1]))}
-    assert list(downs) == names
+    assert list(downs) == list(names)
     ordered = [downs[name] for name in sorted(names, key=lambda name: heights[int(name)])]
     assert all(below - above >= 13.8 for above, below in pairwise(ordered))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import limerank
 
 from limerank.api.run import Run
 from limerank.errors import UsageError
@@ -182,3 +183,26 @@ def test_a_trial_with_the_better_test_and_the_worse_validation_is_not_chosen(run
     assert [one.validation_ne for one in found.trials] == pytest.approx([0.90, 0.89, None])
     assert found.trials[2].failed == "loss is not finite"
     assert "test" not in json.dumps(found.model_dump(mode="json")), "nothing of the test part is written down either"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--models", "nosuch"), "no ranker, variant or group 'nosuch'"),
+        (("--task", "like"), "--task like: the dataset has no such task"),
+        (("--preset", "kuirand"), "did you mean 'kuairand'?"),
+        (("--search", "2", "--found", "other.json"), "leave one of the two out"),
+        (("--found", "nosuch.json"), "nosuch.json"),
+        (("--search", "2", "--config", "ranges.yaml"), "a grid needs {choices: [...]}, not a range"),
+        (("--search", "2", "--config", "nonsense.yaml"), "space 'model.links', value -1"),
+        (("--dataset", "nosuch"), "no dataset here"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """No folder, no log: a name that is wrong costs a second, whatever the size of the dataset."""
+    (tmp_path / "ranges.yaml").write_text("space: {train.learning_rate: {low: 0.001, high: 0.01}}\n")
+    (tmp_path / "nonsense.yaml").write_text("space: {model.links: {choices: [8, -1]}}\n")
+    done = limerank("study", "accuracy", *options, "--out", "out", cwd=tmp_path)
+    assert done.returncode in (2, 3), done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()

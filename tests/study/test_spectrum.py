@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,16 @@ from limerank.models.lime import LimeRanker
 from limerank.nn.layers.stu import STULayer
 from limerank.ops.causal_attention import Activation, attend_history
 from limerank.progress import Progress
+from limerank.report.page import Page
 from limerank.study.spectrum import measuring, paper
 from limerank.study.spectrum.controls import as_weights, captured, random_basis, random_scores
 from limerank.study.spectrum.energy import cumulative_energy, effective_rank, energy_at, rank_for, singular_values
+from limerank.study.spectrum.page import fill
 from limerank.study.spectrum.pairs import choose_pairs
 from limerank.study.spectrum.results import (
     CROSS,
     PERSONALIZED,
+    PRODUCT,
     RAW_LINKS,
     SELF,
     TRAINED,
@@ -39,7 +43,7 @@ from limerank.study.spectrum.study import SpectrumPlan, run_spectrum
 from limerank.study.spectrum.weights import RecordedHSTU, link_factors, personalized_links
 from limerank.training.run import FinishedRun
 
-PLAN = SpectrumPlan(pairs=3, history=12, candidates=20)
+PLAN = SpectrumPlan(pairs=3, history=12, candidates=20, links=())
 
 
 def rotated(values: list[float], rows: int, columns: int) -> Tensor:
@@ -209,6 +213,39 @@ def test_study_of_finished_runs_is_kept_and_goes_on(
     assert mended.of(TRAINED, SELF).effective_rank.mean == pytest.approx(study.of(TRAINED, SELF).effective_rank.mean)
     with pytest.raises(UsageError, match="at most one run each"):
         run_spectrum(dataset.path, [*given_runs(runs), *given_runs(runs)], PLAN, tmp_path, progress)
+
+
+def test_rank_is_measured_against_the_number_of_links(
+    dataset: StoredDataset, runs: dict[str, Run], tmp_path: Path
+) -> None:
+    """Rankers with other numbers of links are trained like the runs that were given, and no rank exceeds them."""
+    study = run_spectrum(dataset.path, given_runs(runs), replace(PLAN, links=(2, 32)), tmp_path, Progress(quiet=True))
+    assert [(one.ranker, one.links) for one in study.by_links] == [
+        *(("lime-mha", 2), ("lime-mha", 32), ("lime-xor", 2), ("lime-xor", 32))
+    ]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        *("lime-mha-2-links-seed1", "lime-xor-2-links-seed1")
+    ]
+    for one in study.by_links:
+        assert {own.matrix for own in one.matrices} == {
+            RAW_LINKS,
+            PERSONALIZED,
+            *([PRODUCT] * (one.ranker == "lime-mha")),
+        }
+        assert all(1 <= own.effective_rank.low <= own.effective_rank.high <= one.links + 1e-9 for own in one.matrices)
+        assert all(spread.high <= one.links for own in one.matrices for spread in own.rank_for_90.values())
+        assert 0 < (one.ne["click"] or 0) < 2
+    few, many = (one.of(PERSONALIZED) for one in study.by_links[2:])
+    assert few is not None
+    assert many is not None
+    assert few.effective_rank.mean < many.effective_rank.mean
+    by_pair = study.of("lime-mha", PRODUCT).effective_rank
+    again = study.by_links[1].of(PRODUCT)
+    assert again is not None
+    assert again.effective_rank.mean == pytest.approx(by_pair.mean), "the same ranker, measured by another function"
+    page = Page("spectrum")
+    fill(page, study)
+    assert "Effective rank against l" in page.html()
 
 
 def test_command_writes_a_page_and_json(runs: dict[str, Run], tmp_path: Path) -> None:

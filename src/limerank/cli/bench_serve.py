@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,21 +24,26 @@ def serve(
         str | None, typer.Option(envvar="LIMERANK_API_KEY", help="The key that the service at --url wants.")
     ] = None,
     models: Annotated[str, typer.Option(help="Rankers of the made-up bundles, comma-separated.")] = "lime-mha",
-    items: Annotated[int, typer.Option(min=100, help="Items of the made-up bundles.")] = 100_000,
-    candidates: Annotated[str, typer.Option(help="Candidates per request.")] = "100,1000,10000,32768",
+    items: Annotated[int | None, typer.Option(min=100, help="Items of the made-up bundles; default 100,000.")] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="Candidates per request; default 100,1000,10000,32768.")
+    ] = None,
     histories: Annotated[
-        str, typer.Option(help="Lengths of history; of a store the users nearest to them.")
-    ] = "16,256,1024,4096,16384",
+        str | None,
+        typer.Option(help="Lengths of history; of a store the users nearest to them; default 16,256,1024,4096,16384."),
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(min=0.1, help="Requests per second of every row. Default: a quarter of what one caller can ask."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Of every row.")] = 3.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds of what is measured in turns.")] = 25,
-    searches: Annotated[int, typer.Option(min=1, help="For the knee; their median counts.")] = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.2, help="Of every row; default 3.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of what is measured in turns; default 25.")] = None,
+    searches: Annotated[int | None, typer.Option(min=1, help="For the knee; their median counts; default 2.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Workers of the service. Default: its own.")] = None,
     seed: Annotated[int, typer.Option(help="Of candidates and arrivals.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A glance: few sizes, half a second each.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A glance: few sizes, half a second each, where no option says others.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with charts to this file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
     as_json: JsonOption = False,
@@ -52,26 +57,17 @@ def serve(
 
     if url is not None and store is not None:
         raise UsageError("--url and a store: name one of them")
-    wanted = Asked(
-        models=parse_rankers(models),
-        items=items,
-        candidates=parse_counts(candidates, "--candidates"),
-        histories=parse_counts(histories, "--histories"),
-        rate=rate,
-        seconds=seconds,
-        repeats=repeats,
-        searches=searches,
-        threads=threads,
-        seed=seed,
-        store=store,
-        url=url,
-        key=key,
-    )
-    if quick:
-        wanted = replace(wanted, seconds=0.5, repeats=5, searches=1, refinements=1)
-        wanted = replace(
-            wanted, candidates=wanted.candidates[:2], histories=wanted.histories[:2], items=min(items, 5000)
-        )
+    asked = {
+        "items": items,
+        "candidates": None if candidates is None else parse_counts(candidates, "--candidates"),
+        "histories": None if histories is None else parse_counts(histories, "--histories"),
+        "seconds": seconds,
+        "repeats": repeats,
+        "searches": searches,
+    }
+    base = Asked(models=parse_rankers(models), rate=rate, threads=threads, seed=seed, store=store, url=url, key=key)
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    wanted = replace(base.quick() if quick else base, **given)
     result = run_serve_bench(progress_for(as_json), wanted)
     if out is not None:
         write_json(out, result.model_dump())

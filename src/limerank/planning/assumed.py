@@ -30,7 +30,10 @@ LAYOUT: Mapping[str, Quantity] = {
     "index_bytes": _is(8, "byte", "an encoded feature of an item or a user in a bundle; a pointer; a hash"),
     "float_bytes": _is(4, "byte", "a number of a vector, a weight or a gradient"),
     "history_number_bytes": _is(4, "byte/event", "the item or a feature of an event of a bundle's history"),
-    "wire_number_bytes": _is(8, "byte/candidate", "a row number or a score on its way between machines"),
+    "wire_number_bytes": _is(8, "byte/candidate", "a row number or a score of the best on its way between machines"),
+    "step_bytes": _is(
+        1, "byte/candidate", "the step to a named row from the one before; it may take two, and four at most"
+    ),
 }
 """What files hold; tests compare it with real datasets and bundles."""
 

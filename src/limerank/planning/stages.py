@@ -230,12 +230,17 @@ USER = Stage(
 
 _CANDIDATES: Formulas = (
     ("interaction_work", "core*s/request", "interaction_fixed + interaction_per_candidate * candidates"),
-    ("named_bytes", "byte/request", "candidates * wire_number_bytes"),
+    # rows travel as steps from one to the next (serve/sharded/row_steps.py)
+    (
+        "named_bytes",
+        "byte/request",
+        "candidates * step_bytes * min(1 + items / candidates / 255, 2 + 2 * items / candidates / 65535, 4)",
+    ),
     ("rows_instead", "byte/request", "candidates * row_bytes"),
 )
 _CATALOG: Formulas = (
     ("interaction_work", "core*s/request", "scan_fixed + scan_per_item * items"),
-    ("named_bytes", "byte/request", "0 * wire_number_bytes"),
+    ("named_bytes", "byte/request", "0 * step_bytes"),
     ("rows_instead", "byte/request", "rows_bytes"),
 )
 _WORK: Formulas = (

@@ -29,6 +29,7 @@ MOST_MARKED = 40  # of longer lines only a few points have markers
 FEW = 8
 EMPTY = '<p class="small">no values</p>'
 NO_REFERENCES: Mapping[str, Points] = MappingProxyType({})
+NO_STYLES: Mapping[str, int] = MappingProxyType({})
 
 
 class Mark(NamedTuple):
@@ -47,12 +48,15 @@ def line_chart(
     marks: Iterable[Mark] = (),
     logarithmic: bool | Literal["x", "y"] = False,
     references: Mapping[str, Points] = NO_REFERENCES,
+    styles: Mapping[str, int] = NO_STYLES,
 ) -> str:
     """One line per series; points that are not finite are left out. `x` and `y` name the axes.
 
     `logarithmic` makes both axes so, or one of them: values that are not positive are left out, and the chart says how
     many.
     `references` are thin gray dashed lines, named in the legend: floors, peaks, the paper's curve.
+    `styles` number what a line looks like by its name, so that it is the same in several charts; lines that are not
+    there follow, in their order.
     """
     lines = {name: [p for p in points if all(map(drawable, p))] for name, points in series.items()}
     behind = {name: [p for p in points if all(map(drawable, p))] for name, points in references.items()}
@@ -69,14 +73,15 @@ def line_chart(
     if not shown:
         return EMPTY + said
     shown += [point for points in behind.values() for point in points]
-    axes = _Axes(shown, lines, across, up)
+    numbers = {name: styles.get(name, len(styles) + number) for number, name in enumerate(lines)}
+    axes = _Axes(shown, lines, numbers, across, up)
     parts = [*axes.grid(), *axes.names(x, y)]
     for number, (name, points) in enumerate(behind.items()):
         parts.append(_reference(axes, reference_dash(number), name, points))
-    for number, (name, points) in enumerate(lines.items()):
-        parts.append(_line(axes, number, name, points))
-    for number, (name, points) in enumerate(lines.items()):
-        parts += _markers(axes, number, name, points, alone=len(lines) == 1)
+    for name, points in lines.items():
+        parts.append(_line(axes, numbers[name], name, points))
+    for name, points in lines.items():
+        parts += _markers(axes, numbers[name], name, points, alone=len(lines) == 1)
     parts += [
         f'<circle class="best" cx="{axes.across(mark.x):.1f}" cy="{axes.down(mark.y):.1f}" r="6">'
         f"<title>{escape(mark.text)}</title></circle>"
@@ -85,7 +90,7 @@ def line_chart(
     parts += axes.ends
     title = escape(f"{y} by {x}: {', '.join([*lines, *behind])}")
     picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
-    return picture + legend(lines, behind, lines_named=bool(axes.ends)) + said
+    return picture + legend(lines, numbers, behind, lines_named=bool(axes.ends)) + said
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
@@ -98,7 +103,7 @@ def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]
 class _Axes:
     """Where a value stands in the picture, with room around the values for what is written beside them."""
 
-    def __init__(self, shown: Points, lines: Lines, across: bool, up: bool) -> None:
+    def __init__(self, shown: Points, lines: Lines, numbers: Mapping[str, int], across: bool, up: bool) -> None:
         self.horizontal = Scale((px for px, _ in shown), logarithmic=across)
         self.vertical = Scale((py for _, py in shown), logarithmic=up, margin=0.05)
         self.bottom = HEIGHT - BOTTOM
@@ -108,7 +113,7 @@ class _Axes:
         at_the_end = [(name, *points[-1]) for name, points in lines.items() if points]
         one_end = {self.horizontal.fraction(px) for _, px, _ in at_the_end} == {1.0}
         heights = {name: self.down(py) for name, _, py in at_the_end} if one_end and len(at_the_end) > 1 else {}
-        ends = end_labels(heights, list(lines), top=TOP, bottom=self.bottom, right=WIDTH)
+        ends = end_labels(heights, numbers, top=TOP, bottom=self.bottom, right=WIDTH)
         self.right, self.ends = ends or (self.right, [])
         self.columns = horizontal(self.horizontal, self.left, self.right, WIDTH)
 

@@ -15,11 +15,11 @@ BETWEEN = 18.0  # from the end of a line to its name
 
 
 def end_labels(
-    heights: Mapping[str, float], names: Sequence[str], *, top: float, bottom: float, right: float
+    heights: Mapping[str, float], numbers: Mapping[str, int], *, top: float, bottom: float, right: float
 ) -> tuple[float, list[str]] | None:
     """Where the lines end when their names are written to the right of them, and the names; None if they do not fit.
 
-    `heights` are where lines end; `names` are all lines, in the order of their styles.
+    `heights` are where lines end; `numbers` are the styles of all lines.
     """
     widest = max(map(text_width, heights), default=WIDEST + 1)
     if widest > WIDEST:
@@ -30,7 +30,7 @@ def end_labels(
     end = right - widest - BETWEEN - 2
     parts = []
     for name, at in heights.items():
-        style, down = color_class(names.index(name)), spread[name]
+        style, down = color_class(numbers[name]), spread[name]
         parts.append(
             f'<polyline class="{style} leader" points="{end + 6:.1f},{at:.1f} {end + BETWEEN - 3:.1f},{down:.1f}"/>'
             f'<text class="name" x="{end + BETWEEN:.1f}" y="{down + 0.35 * SIZE:.1f}">{escape(name)}</text>'
@@ -61,11 +61,18 @@ def _last(block: Sequence[float], top: float, bottom: float) -> float:
     return _first(block, top, bottom) + (block[1] - 1) * LINE
 
 
-def legend(lines: Mapping[str, Sequence[Any]], behind: Mapping[str, Sequence[Any]], *, lines_named: bool) -> str:
+def legend(
+    lines: Mapping[str, Sequence[Any]],
+    numbers: Mapping[str, int],
+    behind: Mapping[str, Sequence[Any]],
+    *,
+    lines_named: bool,
+) -> str:
     """The list below a picture; a line alone needs none, nor do lines that are named where they end."""
     items = []
-    for number, (name, points) in enumerate(lines.items()):
+    for name, points in lines.items():
         if (len(lines) + len(behind) > 1 and not lines_named) or not points:
+            number = numbers[name]
             line = f'<polyline class="{color_class(number)}"{dash(number)} points="0,6 34,6"/>{marker(number, 17, 6)}'
             items.append(_item(line, name if points else f"{name} (no values)"))
     for number, (name, points) in enumerate(behind.items()):

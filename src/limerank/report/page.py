@@ -11,6 +11,7 @@ from string import Template
 from limerank.tables import is_number
 
 SHORT = 24  # characters of a cell that stay on one line
+WORD = 12  # characters of the cells of a column that stays narrow between words
 MOST_ROWS = 30  # longer tables scroll below their head
 
 
@@ -46,10 +47,15 @@ class Page:
         """Add a paragraph of plain text."""
         self.parts.append(f'<p class="{escape(style)}">{escape(text)}</p>')
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, style: str = "") -> None:
-        """Add a table that scrolls in its box when it is wide; `style` "words" aligns its cells as text."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, style: str = "", whole: bool = False
+    ) -> None:
+        """Add a table that scrolls in its box when it is wide; `style` "words" aligns its cells as text.
+
+        A long one scrolls below its head too, unless it is to be seen `whole`: what nobody scrolls to is not told.
+        """
         table = page_table(columns, rows, words=style == "words")
-        tall = " tall" * (len(rows) > MOST_ROWS)
+        tall = " tall" * (len(rows) > MOST_ROWS and not whole)
         self.parts.append(f'<div class="wide {escape(style)}{tall}" tabindex="0">{table}</div>')
 
     def plots(self, pictures: Sequence[tuple[str, str]]) -> None:
@@ -104,14 +110,18 @@ class Chart:
 
 
 def page_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> str:
-    """A table whose columns of numbers are right-aligned and whose short cells stay on one line, unless it is words."""
+    """A table whose columns of numbers are right-aligned and whose short cells stay on one line.
+
+    One of words is aligned as text and wraps; only columns of single words stay on one line, and take no more room.
+    """
     cells = [[str(cell) for cell in row] for row in rows]
     left = [number > 0 and not words and not _numeric(cells, number) for number in range(len(columns))]
     head = "".join(_cell("th", name, ["text"] * aside) for name, aside in zip(columns, left, strict=True))
+    narrow = [words and all(len(row[number]) <= WORD for row in cells) for number in range(len(columns))]
     lines = (
         "".join(
-            _cell("td", text, ["text"] * aside + ["long"] * (len(text) > SHORT and not words))
-            for text, aside in zip(row, left, strict=True)
+            _cell("td", text, ["text"] * aside + ["narrow"] * word + ["long"] * (len(text) > SHORT and not words))
+            for text, aside, word in zip(row, left, narrow, strict=True)
         )
         for row in cells
     )

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -75,6 +75,11 @@ class Asked:
     key: str | None = None
     start: Callable[[Path, Sequence[str]], ServiceProcess] = ServiceProcess
     """Starts a service of a store with options of `limerank serve`."""
+
+    def quick(self) -> Asked:
+        """The same with so little of everything that figures mean nothing."""
+        few = replace(self, items=5_000, candidates=self.candidates[:2], histories=self.histories[:2])
+        return replace(few, seconds=0.5, repeats=5, searches=1, refinements=1)
 
 
 @dataclass

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from limerank.config import TrainConfig
     from limerank.study.ablation.results import AblationStudy
     from limerank.study.ablation.run import AblationPlan
+    from limerank.study.configuration import StudyConfig
 
 QUICK_GROUPS = "keys,order,rows,linear"
 
@@ -83,9 +84,17 @@ def _training(config: Path | None, epochs: int | None, quick: bool) -> TrainConf
     given = StudyConfig() if config is None else StudyConfig.read(config)
     if own := [key for key in ("preset", "rankers", "variants", "space") if getattr(given, key)]:
         raise UsageError(f"{config}: key '{own[0]}': an ablation trains all variants alike; leave only 'train'")
-    if epochs is not None or not given.says("epochs"):
-        given = given.with_train(epochs=epochs or (1 if quick else 4))
-    return given.training("")
+    if epochs is not None:
+        given = given.with_train(epochs=epochs)
+    if quick:
+        given = quick_training(given)
+    return (given if given.says("epochs") else given.with_train(epochs=4)).training("")
+
+
+def quick_training(given: StudyConfig) -> StudyConfig:
+    """One epoch on short histories, unless something else is written."""
+    short = {"epochs": 1, "max_history": 20}
+    return given.with_train(**{key: value for key, value in short.items() if not given.says(key)})
 
 
 def _plan(
@@ -106,7 +115,7 @@ def _plan(
         bases,
         parse_groups(groups or QUICK_GROUPS, known),
         range(1, (seeds or 2) + 1),
-        train.model_copy(update={"max_history": 20}),
+        train,
         {"links": 4, **shared, "width": 16, "tower_hidden": 16, "embedding_width": 8},
         history=64,
         candidates=100,

@@ -66,28 +66,32 @@ def accuracy(
     as_json: JsonOption = False,
 ) -> None:
     """Accuracy of many rankers after the same search, several seeds each: the paper's table (b) on your data."""
-    from limerank.data.sources.simulated import SimulatedConfig
+    from dataclasses import replace
+
+    from limerank.data.sources.simulated import SimulatedConfig, simulated_schema
+    from limerank.data.store.dataset import StoredDataset
     from limerank.study.accuracy.run import Asked, run_accuracy
     from limerank.study.configuration import StudyConfig
 
-    given = _config(StudyConfig.read(config) if config is not None else StudyConfig(), preset, epochs, quick)
     seeds = seeds or (QUICK_SEEDS if quick else 3)
+    asked = Asked(
+        dataset=dataset or out,
+        out=out,
+        config=_config(StudyConfig.read(config) if config is not None else StudyConfig(), preset, epochs, quick),
+        seeds=range(1, seeds + 1),
+        models=models or (QUICK_MODELS if quick else None),
+        search=search if search is not None else (QUICK_TRIALS if quick and found is None else 0),
+        found=found,
+        task=task,
+        overwrite=overwrite,
+        quick=quick,
+        workers=threads,
+    )
+    asked.check(simulated_schema() if dataset is None else StoredDataset.open(dataset).schema)
     tiny = SimulatedConfig(users=200, items=300, topics=6, sessions=8, slots=6, seed=3) if quick else None
     with studying("accuracy", out, quick=quick) as folder:
-        asked = Asked(
-            dataset=dataset_for(dataset, folder, overwrite=overwrite, log=tiny),
-            out=folder,
-            config=given,
-            seeds=range(1, seeds + 1),
-            models=models or (QUICK_MODELS if quick else None),
-            search=search if search is not None else (QUICK_TRIALS if quick and found is None else 0),
-            found=found,
-            task=task,
-            overwrite=overwrite,
-            quick=quick,
-            workers=threads,
-        )
-        study = run_accuracy(asked, progress_for(as_json))
+        prepared = dataset_for(dataset, folder, overwrite=overwrite, log=tiny)
+        study = run_accuracy(replace(asked, dataset=prepared, out=folder), progress_for(as_json))
         deliver(study, folder, lambda: _print(study), as_json=as_json)
 
 

@@ -22,7 +22,9 @@ OutOption = Annotated[Path, typer.Option("--out", help="Folder for datasets, run
 QuickOption = Annotated[
     bool,
     typer.Option(
-        "--quick", help="Small sizes, within two minutes: shows that it works, proves nothing. Below --out, in quick."
+        "--quick",
+        help="Small sizes where no option says others, within two minutes: shows that it works, proves nothing. Below "
+        "--out, in quick.",
     ),
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="How many training seeds, from 1 on; default 3.")]

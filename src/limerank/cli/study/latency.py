@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,11 +39,15 @@ def latency(
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates; default 16 to 32,768.")] = None,
     history: Annotated[str | None, typer.Option(help="History lengths; default 16 to 16,384.")] = None,
     qk: Annotated[str | None, typer.Option(help="Widths of queries and keys; default 16 to 4,096.")] = None,
-    width: Annotated[int, typer.Option(min=1, help="d, the model width.")] = 256,
-    heads: Annotated[int, typer.Option(min=1, help="H, attention heads.")] = 4,
-    links: Annotated[int, typer.Option(min=1, help="l, links, or what plays their role.")] = 32,
-    head: Annotated[int, typer.Option(min=1, help="Hidden width of the interaction network.")] = 96,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; what takes seconds is asked less often.")] = 7,
+    width: Annotated[int | None, typer.Option(min=1, help="d, the model width; default 256.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="H, attention heads; default 4.")] = None,
+    links: Annotated[int | None, typer.Option(min=1, help="l, links, or what plays their role; default 32.")] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="Hidden width of the interaction network; default 96.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Rounds; what takes seconds is asked less often; default 7.")
+    ] = None,
     threads: EngineThreadsOption = None,
     quick: QuickOption = False,
     overwrite: OverwriteOption = False,
@@ -58,15 +62,15 @@ def latency(
 
     chosen = tuple(parse_rankers(models))
     counts = tuple(sorted(set(threads or ((1,) if quick else (1, available_cores())))))
-    if quick:
-        plan = quick_plan(chosen, counts)
-    else:
-        plan = Plan(models=chosen, width=width, heads=heads, links=links, head=head, repeats=repeats, threads=counts)
+    plan = quick_plan(chosen, counts) if quick else Plan(models=chosen, threads=counts)
+    asked = {"width": width, "heads": heads, "links": links, "head": head, "repeats": repeats}
+    own: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     plan = replace(
         plan,
         candidates=_sizes(candidates, "--candidates", plan.candidates),
         histories=_sizes(history, "--history", plan.histories),
         qk_widths=_sizes(qk, "--qk", plan.qk_widths),
+        **own,
     )
     with studying("latency", out, quick=quick) as folder:
         result = run_latency(plan, folder, progress_for(as_json), quick=quick, overwrite=overwrite)

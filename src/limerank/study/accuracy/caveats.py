@@ -46,7 +46,10 @@ def caveats_of(study: AccuracyStudy) -> list[str]:
         )
     late = [row.name for row in study.rows if all(run.best_epoch == row.train["epochs"] for run in row.runs)]
     if late:
-        said.append(f"Still improving at the last epoch in every seed, so trained too short: {', '.join(late)}.")
+        said.append(
+            "Best at the last epoch in every seed, where the learning rate is lowest; longer trainings may do better: "
+            f"{', '.join(late)}."
+        )
     revisions = {run.revision[:12] for row in study.rows for run in row.runs if run.revision is not None}
     if len(revisions) > 1:
         said.append(f"Runs were trained by {len(revisions)} revisions of the code: {', '.join(sorted(revisions))}.")

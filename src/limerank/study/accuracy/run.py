@@ -10,6 +10,7 @@ from pathlib import Path
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.progress import Progress
+from limerank.schema import Schema
 from limerank.study.accuracy.gathering import Gathering
 from limerank.study.accuracy.results import AccuracyStudy, Failure, Search
 from limerank.study.accuracy.rows import StudyRow, study_rows
@@ -41,13 +42,43 @@ class Asked:
     quick: bool = False
     workers: int | None = None
 
+    def check(self, schema: Schema) -> None:
+        """Refuse names, options and searches that cannot be, of a dataset of this schema, whether it is made or not."""
+        rows = study_rows(self.models, self.config, self.dataset)
+        self.task_of(schema)
+        if self.search and self.found is not None:
+            raise UsageError(
+                "--search and --found: a search is made or taken from another study; leave one of the two out"
+            )
+        if self.search and schema.split.select_on_test:
+            raise UsageError(
+                f"{self.dataset}: selects on its test part, and a search would fit options to it; prepare the log with "
+                "a validation part, or leave --search out"
+            )
+        if self.found is not None:
+            searched = found_in(self.found, rows).rows
+            for row in rows:
+                row.applied(searched[row.name].parameters())
+        elif self.search:
+            trials = grid(rows, self.search, self.config.space, self.config.where)
+            for row in rows:
+                for changed in trials[row.name]:
+                    row.applied(changed)
+
+    def task_of(self, schema: Schema) -> str:
+        """The task of the table."""
+        names = [task.name for task in schema.tasks]
+        if self.task is not None and self.task not in names:
+            raise UsageError(f"--task {self.task}: the dataset has no such task{did_you_mean(self.task, names)}")
+        return self.task or names[0]
+
 
 def run_accuracy(asked: Asked, progress: Progress) -> AccuracyStudy:
     """Do what is asked; what is finished in the folder and configured the same is kept."""
     dataset = StoredDataset.open(asked.dataset)
+    asked.check(dataset.schema)
     rows = study_rows(asked.models, asked.config, asked.dataset)
-    task = _task(asked, dataset)
-    _check(asked, dataset)
+    task = asked.task_of(dataset.schema)
     with making(asked.seeds, quick=asked.quick) as made:
         trainings = _Trainings(asked, rows, progress)
         search = trainings.search()
@@ -177,20 +208,3 @@ class _Trainings:
 
 def _variant_of(run: FinishedRun) -> str:
     return run.path.name.rpartition("-seed")[0]
-
-
-def _task(asked: Asked, dataset: StoredDataset) -> str:
-    names = [task.name for task in dataset.schema.tasks]
-    if asked.task is not None and asked.task not in names:
-        raise UsageError(f"--task {asked.task}: the dataset has no such task{did_you_mean(asked.task, names)}")
-    return asked.task or names[0]
-
-
-def _check(asked: Asked, dataset: StoredDataset) -> None:
-    if asked.search and asked.found is not None:
-        raise UsageError("--search and --found: a search is made or taken from another study; leave one of the two out")
-    if asked.search and dataset.schema.split.select_on_test:
-        raise UsageError(
-            f"{dataset.path}: selects on its test part, and a search would fit options to it; prepare the log with a "
-            "validation part, or leave --search out"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from limerank.report.charts import line_chart
 from limerank.report.page import Chart, Page
 from limerank.study.complexity.results import ComplexityRow, ComplexityStudy, Exponents
+from limerank.study.latency.page import STYLES
 from limerank.study.latency.ratios import chosen, size_of
 from limerank.study.latency.sweeps import Sweep
 from limerank.study.paper_latency import ARCHITECTURES
@@ -76,7 +77,7 @@ def _charts(page: Page, result: ComplexityStudy) -> None:
         }
         charts.append(
             Chart(
-                line_chart(series, x=axis, y="milliseconds per request", logarithmic=True),
+                line_chart(series, x=axis, y="milliseconds per request", logarithmic=True, styles=STYLES),
                 f"Whole requests against {axis}; on these axes the slope is the exponent.",
                 ["ranker", axis, "ms"],
                 [[one.model, f"{size_of(one):,}", f"{one.total_ms:.4g}"] for one in rows],

@@ -31,7 +31,7 @@ MATTERS = 5e-3
 """A term that is a smaller part of the work at large sizes is a trace of blocks and paddings."""
 
 
-def complexity_plan(models: Sequence[str] = MODELS, threads: int = 1, repeats: int = 5) -> Plan:
+def complexity_plan(models: Sequence[str] = MODELS, threads: int = 1) -> Plan:
     """The long ends of both sweeps."""
     return Plan(
         models=tuple(models),
@@ -39,7 +39,7 @@ def complexity_plan(models: Sequence[str] = MODELS, threads: int = 1, repeats: i
         histories=doubling(4_096, 16_384),
         qk_widths=(),
         threads=(threads,),
-        repeats=repeats,
+        repeats=5,
         extras=False,
     )
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from limerank.models import RANKERS
 from limerank.report.charts import line_chart
 from limerank.report.page import Chart, Page
 from limerank.study.latency.ratios import chosen, size_of, thread_counts
 from limerank.study.latency.results import LatencyRow, LatencyStudy, Ratio, Slower
-from limerank.study.latency.sweeps import WHOLE_CATALOG, Sweep
-from limerank.study.paper_latency import COLUMNS, PAPER_MS
+from limerank.study.latency.sweeps import MODELS, WHOLE_CATALOG, Sweep
+from limerank.study.paper_latency import ARCHITECTURES, COLUMNS, PAPER_MS
 
 TITLE = "Latency against candidates, history and QK width"
 AXES: dict[Sweep, str] = {"candidates": "candidates M", "history": "history N", "qk": "QK width"}
 WHAT: tuple[Literal["user", "interact", "total"], ...] = ("user", "interact", "total")
 DRAWN_FLOORS = ("lime-mha", "hstu")
 """The lowest and the highest; four floors would be four more lines."""
+KEPT = {
+    ("computed", "computed"): "",
+    ("cached", "computed"): ", only LIME cached",
+    ("computed", "cached"): ", only the skyline cached",
+    ("cached", "cached"): ", both cached",
+}
+"""Whose user states were kept, of LIME's and the skyline's."""
+_KNOWN = (*MODELS, *(name for one in ARCHITECTURES for name in one.rankers), *RANKERS)
+STYLES: Mapping[str, int] = {name: number for number, name in enumerate(dict.fromkeys(_KNOWN))}
+"""A ranker looks the same in every chart, whoever is beside it: in ours, in the paper's, in those of complexity."""
 
 
 def fill(page: Page, result: LatencyStudy) -> None:
@@ -53,9 +64,10 @@ def _goals(page: Page, result: LatencyStudy) -> None:
     reached = sum(goal.reached for goal in result.goals)
     page.heading(f"Goals: {reached} of {len(result.goals)} reached")
     page.table(
-        ["goal", "wanted", "measured", "reached"],
-        [[goal.name, goal.goal, goal.measured, "yes" if goal.reached else "no"] for goal in result.goals],
+        ["reached", "measured", "goal"],
+        [["yes" if goal.reached else "no", goal.measured, f"{goal.name}: {goal.goal}"] for goal in result.goals],
         style="words",
+        whole=True,
     )
 
 
@@ -84,6 +96,7 @@ def _sweeps(page: Page, result: LatencyStudy) -> None:
                         for name, own in _by_model(rows)
                         if name in DRAWN_FLOORS
                     },
+                    styles=STYLES,
                 ),
                 f"Against {axis} ({fixed}).",
                 [axis, *result.models],
@@ -99,15 +112,15 @@ def _sweeps(page: Page, result: LatencyStudy) -> None:
 def _stage_chart(rows: Sequence[LatencyRow], field: str, name: str) -> Chart:
     series = {model: [(row.history, getattr(row, field)) for row in own] for model, own in _by_model(rows)}
     points = [[model, f"{x:,}", _ms(y)] for model, line in series.items() for x, y in line]
-    svg = line_chart(series, x="history N", y=f"{name}, milliseconds", logarithmic=True)
+    svg = line_chart(series, x="history N", y=f"{name}, milliseconds", logarithmic=True, styles=STYLES)
     return Chart(svg, f"The {name} alone, against the history.", ["ranker", "history", "ms"], points)
 
 
 def _ratios(page: Page, result: LatencyStudy) -> None:
     page.heading("How many times faster, at the right end of each sweep")
     page.paragraph(
-        "Skyline time / LIME time, ours beside the ratio of the paper's printed milliseconds at the same size (on a "
-        "GPU whose kind, batch and other sizes it does not name). Stages: user and interaction alone."
+        "Skyline time / LIME time, and beside it that of the paper's printed milliseconds at the same size (on a GPU "
+        "whose kind, batch and other sizes it does not name). Stages: user and interaction alone."
     )
     for head, words in ((True, "With the head, as served:"), (False, "The interaction alone, without the head:")):
         own = [one for one in result.ratios if one.head is head]
@@ -115,17 +128,17 @@ def _ratios(page: Page, result: LatencyStudy) -> None:
             continue
         page.paragraph(words)
         page.table(
-            ["size", "rankers", "threads", "LIME ms", "skyline ms", "ours", "stages", "paper"],
+            ["size", "ratio", "rankers", "paper's", "threads", "LIME ms", "skyline ms", "stages"],
             [
                 [
                     _size(one),
-                    f"{one.lime}{_state(one.lime_state)} / {one.skyline}{_state(one.skyline_state)}",
+                    _times(one.ratio),
+                    f"{one.lime} / {one.skyline}{KEPT[one.lime_state, one.skyline_state]}",
+                    "-" if one.paper is None else f"{one.paper:.2g}x",
                     one.threads,
                     _ms(one.lime_ms),
                     _ms(one.skyline_ms),
-                    f"{one.ratio:.3g}x",
-                    f"{one.stages_ratio:.3g}x",
-                    "-" if one.paper is None else f"{one.paper:.2g}x",
+                    _times(one.stages_ratio),
                 ]
                 for one in own
             ],
@@ -139,11 +152,11 @@ def _slower(page: Page, result: LatencyStudy) -> None:
         return
     page.paragraph("Short histories and few candidates: what links cost is then more than what they save.")
     page.table(
-        ["size", "rankers", "threads", "LIME ms", "skyline ms", "times slower"],
+        ["size", "times slower", "rankers", "threads", "LIME ms", "skyline ms"],
         [
             [
-                *(_size(one), f"{one.lime} / {one.skyline}", one.threads, _ms(one.lime_ms), _ms(one.skyline_ms)),
-                f"{one.lime_ms / one.skyline_ms:.2f}",
+                *(_size(one), f"{one.lime_ms / one.skyline_ms:.2f}", f"{one.lime} / {one.skyline}"),
+                *(one.threads, _ms(one.lime_ms), _ms(one.skyline_ms)),
             ]
             for one in result.slower
         ],
@@ -233,6 +246,7 @@ def _paper(page: Page) -> None:
                     x=AXES[sweep],
                     y="the paper's milliseconds (GPU)",
                     logarithmic=True,
+                    styles=STYLES,
                 ),
                 f"The paper, against {AXES[sweep]}.",
                 [AXES[sweep], *COLUMNS],
@@ -269,6 +283,10 @@ def _size(one: LatencyRow | Ratio | Slower) -> str:
 
 def _state(state: str) -> str:
     return "" if state == "computed" else f" ({state})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 1000 else f"{ratio:.3g}x"
 
 
 def _ms(milliseconds: float) -> str:

@@ -72,7 +72,8 @@ class Plan:
     def __post_init__(self) -> None:
         for width in (self.width, *self.qk_widths):
             if width % self.heads:
-                raise UsageError(f"a width of {width} cannot be split into {self.heads} heads; choose another --qk")
+                said = f"a width of {width} cannot be split into {self.heads} heads"
+                raise UsageError(f"{said}; choose another --width, --qk or --heads")
 
     @property
     def items(self) -> int:

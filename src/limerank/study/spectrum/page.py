@@ -27,6 +27,7 @@ SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 TITLE = "How many directions attention has"
 SYMBOLS: dict[Definition, str] = {"nuclear": SIGMA, "frobenius": f"{SIGMA}²"}
 SOURCES = (TRAINED, UNTRAINED, RANDOM_HEADS, RANDOM_SCORES)
+SHORT = {RAW_LINKS: "L", PERSONALIZED: "L^P", PRODUCT: "product"}
 TABLE_INDICES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -54,6 +55,7 @@ def fill(page: Page, result: SpectrumStudy) -> None:
     _heads(page, result)
     _captured(page, result)
     _links(page, result)
+    _by_links(page, result)
     _rankers(page, result)
 
 
@@ -241,6 +243,45 @@ def _links(page: Page, result: SpectrumStudy) -> None:
         "The paper finds links of nearly full rank and concludes that they hardly repeat each other. Random links have "
         "nearly full rank too, so full rank of L alone shows nothing; L^P depends on the user and is the one to look "
         "at. Effective rank is exp of the entropy of the normalized singular values: k equal ones give k."
+    )
+
+
+def _by_links(page: Page, result: SpectrumStudy) -> None:
+    if not result.by_links:
+        return
+    page.heading("Effective rank against l")
+    lines: dict[str, list[tuple[float, float]]] = {}
+    rows = []
+    for one in result.by_links:
+        width = int(result.rankers[one.ranker].model["width"])
+        ne = next(iter(one.ne.values()), None)
+        for own in one.matrices:
+            possible = one.links if own.matrix == PRODUCT else min(one.links, width)
+            lines.setdefault(f"{one.ranker}, {SHORT[own.matrix]}", []).append((one.links, own.effective_rank.mean))
+            rows.append(
+                [
+                    f"{one.ranker}, {own.matrix}",
+                    one.links,
+                    _said(own.effective_rank, 1),
+                    f"{own.effective_rank.mean / possible:.0%} of {possible}",
+                    _said(own.rank_for_90["nuclear"], 1),
+                    _said(own.rank_for_90["frobenius"], 1),
+                    "-" if ne is None else f"{ne:.4f}",
+                ]
+            )
+    counts = sorted({float(one.links) for one in result.by_links})
+    columns = ["", "l", "effective rank", "of the possible", f"90 % of {SIGMA}", f"90 % of {SIGMA}²", "test NE"]
+    if len(counts) > 1:
+        svg = line_chart(
+            {**lines}, x="links l", y="effective rank", references={"l, the most": [(count, count) for count in counts]}
+        )
+        caption = "Effective rank against the number of links, one training each."
+        points = [[name, f"{x:g}", f"{y:.1f}"] for name, line in lines.items() for x, y in line]
+        page.charts([Chart(svg, caption, ["ranker, matrix", "l", "effective rank"], points)])
+    page.table(columns, rows)
+    page.paragraph(
+        "The same rankers, trained alike with other numbers of links. L and L^P are l x d, so that more links than d "
+        "cannot have a higher rank; the product of A(T,L) and A(L,E), candidates by events, can have rank l."
     )
 
 

@@ -112,6 +112,41 @@ class Captured(BaseModel):
     """Inside random spans."""
 
 
+class MatrixRanks(BaseModel):
+    """How many directions matrices of one kind have."""
+
+    matrix: str
+    matrices: int
+    rank_for_90: dict[Definition, Spread]
+    effective_rank: Spread
+
+    @classmethod
+    def of(cls, matrix: str, values: Tensor) -> MatrixRanks:
+        """From singular values [..., r]."""
+        flat = values.flatten(0, -2)
+        return cls(
+            matrix=matrix,
+            matrices=len(flat),
+            rank_for_90={d: Spread.of(rank_for(flat, FRACTION, d)) for d in DEFINITIONS},
+            effective_rank=Spread.of(effective_rank(flat)),
+        )
+
+
+class LinkRanks(BaseModel):
+    """A LIME ranker with some number of links."""
+
+    ranker: str
+    links: int
+    run: str
+    ne: dict[str, float | None]
+    """Of the test part, by task."""
+    matrices: list[MatrixRanks]
+
+    def of(self, matrix: str) -> MatrixRanks | None:
+        """One kind of matrix, if the ranker has it."""
+        return next((one for one in self.matrices if one.matrix == matrix), None)
+
+
 class TrainedRanker(BaseModel):
     """What was looked at."""
 
@@ -141,6 +176,7 @@ class SpectrumStudy(StudyResult):
     spectra: list[Spectrum]
     by_head: list[HeadSpectrum]
     captured: Captured | None = Field(default=None)
+    by_links: list[LinkRanks] = Field(default_factory=list)
 
     def of(self, source: str, matrix: str) -> Spectrum:
         """One of the spectra."""

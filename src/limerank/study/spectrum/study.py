@@ -1,4 +1,4 @@
-"""The whole study: a log with long histories, three trainings, singular values, controls."""
+"""The whole study: a log with long histories, trainings, singular values, controls, other numbers of links."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from limerank.models.lime import LimeRanker
 from limerank.progress import Progress
 from limerank.study.results import Made, making
 from limerank.study.spectrum import measuring, paper
+from limerank.study.spectrum.by_links import links_of, ranks_by_links, train_with_links
 from limerank.study.spectrum.energy import DEFINITIONS, effective_rank, energy_at, rank_for
 from limerank.study.spectrum.measuring import Measured, measure_pairs
 from limerank.study.spectrum.pairs import Pairs, choose_pairs
@@ -36,6 +37,7 @@ from limerank.study.spectrum.results import (
     UNTRAINED,
     Captured,
     HeadSpectrum,
+    LinkRanks,
     Spectrum,
     SpectrumStudy,
     Spread,
@@ -59,6 +61,8 @@ class SpectrumPlan:
     candidates: int = paper.CANDIDATES
     epochs: int = 3
     batch_requests: int = 16
+    links: tuple[int, ...] = (8, 16, 32, 64)
+    """Numbers of links with which LIME rankers are trained, besides their own."""
     seed: int = 1
 
     @property
@@ -72,7 +76,7 @@ class SpectrumPlan:
 
     def quick(self) -> SpectrumPlan:
         """The same, small."""
-        return replace(self, pairs=4, history=64, candidates=64, epochs=1)
+        return replace(self, pairs=4, history=64, candidates=64, epochs=1, links=(4, 32))
 
 
 LONG_LOG = SimulatedConfig(users=120, items=3000, sessions=90, slots=24)
@@ -108,7 +112,18 @@ def run_spectrum(
             trained = measure_pairs(RecordedHSTU(hstu), mha, pairs, plan.pairs, kept / "trained", bar)
             untrained = measure_pairs(RecordedHSTU(fresh), None, pairs, plan.controls, kept / "untrained", bar)
         links = measuring.link_values(xor, pairs)
-        return _result(made(), opened, runs, pairs, plan, hstu, trained, untrained, links)
+        others = train_with_links(
+            dataset,
+            {name: runs[name] for name in (XOR, MHA)},
+            plan.links,
+            plan.seed,
+            out / "runs",
+            progress,
+            overwrite=overwrite,
+            workers=workers,
+        )
+        by_links = ranks_by_links(others, opened, pairs)
+        return _result(made(), opened, runs, pairs, plan, hstu, trained, untrained, links, by_links)
 
 
 def _runs(
@@ -156,8 +171,9 @@ def _result(
     trained: Measured,
     untrained: Measured,
     links: Measured,
+    by_links: list[LinkRanks],
 ) -> SpectrumStudy:
-    count = int(runs[XOR].config.model["links"])
+    count = links_of(runs[XOR])
     ranks = sorted({paper.LINKS, count})
     shapes = {SELF: (plan.history, plan.history), CROSS: (plan.candidates, plan.history)}
     names = {SELF: "own", CROSS: "cross"}
@@ -197,7 +213,8 @@ def _result(
         rankers={name: _facts(run) for name, run in runs.items()},
         spectra=spectra,
         by_head=[one for matrix in shapes for one in _by_head(matrix, trained[names[matrix]], count)],
-        captured=_captured(trained, int(runs[MHA].config.model["links"])),
+        captured=_captured(trained, links_of(runs[MHA])),
+        by_links=by_links,
     )
 
 
