@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MEASURED = re.compile(
-    r"(?<![\w./-])\d[\d,.]*(?:x\b(?! \d)|\s(?:times (?:faster|slower|as fast|the time|less|more)|ms\b|µs\b|GFLOP/s|GB/s"
-    r"|(?:rows|events|items)/s))|(?:AUC|NE) \d\.\d{3,4}\b|\| \d\.\d{3,4}\b"
+    r"(?<![\w./-])(?:\d[\d,]*\.\d+\stimes\b|\d[\d,.]*(?:x\b(?! \d)"
+    r"|\s(?:times (?:faster|slower|as fast|as long|the time|less|more|at|of)\b|ms\b|µs\b|GFLOP/s|GB/s"
+    r"|(?:rows|events|items)/s)))|(?:AUC|NE) \d\.\d{3,4}\b|\| \d\.\d{3,4}\b"
 )
 NOT_MEASURED = {
     "docs/explanation/xor-attention.md": "values of a derivative that the paper prints wrongly",
@@ -37,6 +38,19 @@ def test_tables_are_those_of_the_results(tables: ModuleType) -> None:
     for name, (page, _) in wanted.items():
         text = page.read_text()
         assert tables.written(text, name) == text, f"{page.name}: {name}; run python benchmarks/study_tables.py"
+
+
+def test_every_ratio_says_what_both_sides_had_kept(tables: ModuleType) -> None:
+    """A LIME with a cached state beside a skyline without one compares caching, not rankers; both rows are there."""
+    ratios = tables.known("latency")["ratios"]
+    most = max(one["threads"] for one in ratios)
+    wanted = [one for one in ratios if one["head"] and one["threads"] == most]
+    assert {(one["lime_state"], one["skyline_state"]) for one in wanted} > {("cached", "cached")}
+    lines = tables.ratios().splitlines()[2:]
+    assert len(lines) == len(wanted)
+    for line, one in zip(lines, wanted, strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[3:5] == [f"`{one[side]}`, {one[f'{side}_state']}" for side in ("lime", "skyline")]
 
 
 def sections(path: Path) -> list[tuple[str, str]]:
@@ -74,23 +88,71 @@ def test_a_figure_without_a_file_is_found(tmp_path: Path) -> None:
     assert found == [("B", True), ("C", False)]
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("The distance grows with the history: 12.8 times at 4,096 events", "12.8 times"),
+        ("0.7 times\nthe work of a product", "0.7 times"),
+        ("it takes 13 times at 4,096 events", "13 times at"),
+        ("resampled 500 times by user", None),
+        ("tried 3 times, then given to another", None),
+    ],
+)
+def test_how_many_times_is_a_figure_and_how_often_is_none(words: str, found: str | None) -> None:
+    """A decimal is always a ratio; a whole number is one if something is compared."""
+    seen = MEASURED.search(words)
+    assert (seen.group().replace("\n", " ") if seen else None) == found
+
+
 def test_what_is_said_not_to_be_measured_exists() -> None:
     assert not [page for page in NOT_MEASURED if not (ROOT / page).is_file()]
 
 
-def test_the_first_sentences_of_the_readme(tables: ModuleType) -> None:
-    """What it says of speed and accuracy is what the files have."""
-    text = " ".join((ROOT / "README.md").read_text().split())
-    engine = tables.result("bench-engine")
-    assert engine is not None
-    ms = {
+def latency_section() -> str:
+    """What the evidence says of latency, in one line."""
+    text = (ROOT / "docs/explanation/evidence.md").read_text()
+    return " ".join(text.split("## Latency")[1].split("\n## ")[0].split())
+
+
+def test_the_evidence_says_what_load_latency_was_measured_under(tables: ModuleType) -> None:
+    """As the file does: whoever measured may have believed that nothing else was running."""
+    study, text = tables.known("latency"), latency_section()
+    (told,) = (caveat for caveat in study["caveats"] if caveat.startswith("Load average"))
+    load, cores = re.findall(r"\d+\.\d+|\d+", told)
+    assert f"load average of {load} on its {cores} cores when it began" in text
+    assert "nothing else running" not in text
+    one, two = (f"{peak['gemm_gflops']:.0f}" for peak in study["peaks"])
+    assert f"{one} and {two} GFLOP/s on one and two threads" in text
+
+
+def engine_corner(tables: ModuleType) -> dict[str, float]:
+    """Milliseconds of all items and the longest history by ranker, as `bench engine` measured them on two threads."""
+    return {
         row["model"]: row["total_ms"]
-        for row in engine["rows"]
+        for row in tables.known("bench-engine")["rows"]
         if (row["candidates"], row["history"], row["threads"]) == (32_768, 16_384, 2)
         and not row["burner"]
         and row["forced"] is None
         and row["user_state"] == "computed"
     }
+
+
+def test_the_evidence_says_that_the_readme_quotes_another_run_of_the_same_corner(tables: ModuleType) -> None:
+    """Two pairs of milliseconds for one size would otherwise look like a mistake in one of them."""
+    own = next(
+        one
+        for one in tables.known("latency")["ratios"]
+        if (one["sweep"], one["lime"], one["threads"]) == ("corner", "lime-mha", 2)
+    )
+    other = engine_corner(tables)
+    said = f"not the {other['lime-mha']:.1f} and {other['mha']:,.0f} ms of the README"
+    assert f"{own['lime_ms']:.1f} and {own['skyline_ms']:,.0f} ms for LIME-MHA and MHA are {said}" in latency_section()
+
+
+def test_the_first_sentences_of_the_readme(tables: ModuleType) -> None:
+    """What it says of speed and accuracy is what the files have."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ms = engine_corner(tables)
     assert (
         f"take LIME-MHA {ms['lime-mha']:.1f} ms on two cores, where cross-attention takes {ms['mha']:,.0f} ms" in text
     )

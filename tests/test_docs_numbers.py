@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from limerank.data.sources.simulated import SimulatedConfig
+from limerank.data.sources.simulation.evaluation import EVALUATION_LOGS
+
 ROOT = Path(__file__).parent.parent
 NAMES = {
     "ttsn": "TTSN",
@@ -59,7 +62,7 @@ def test_accuracy_table_of_the_simulated_log() -> None:
 
 
 def test_gaps_closed_on_harder_logs() -> None:
-    table, readme = page("docs/explanation/simulated-log.md"), page("README.md")
+    table = page("docs/explanation/simulated-log.md")
     for topics, name in ACCURACY.items():
         facts = results(name)
         ne = {model: metric(facts, model, "ne") for model in NAMES}
@@ -69,16 +72,61 @@ def test_gaps_closed_on_harder_logs() -> None:
         for model, skyline in (("lime-mha", "mha"), ("lime-xor", "hstu")):
             assert facts["verdicts"][model]["beats_baseline_in_every_seed"]
             assert facts["verdicts"][model]["skyline"] == skyline
-    for model in ("lime-mha", "lime-xor"):
-        easy, harder, hardest = (closed(results(name), model).split(" ±")[0] for name in ACCURACY.values())
-        assert f"{NAMES[model]} {easy}, {harder} and {hardest}" in readme
 
 
-def test_the_readme_compares_costs_as_its_table_does() -> None:
-    text = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^(ttsn|mha|lime-mha) +([\d.]+ +){4}([\d.]+) +([\d.]+)$", text, re.MULTILINE)
-    ms = {name: float(total) for name, _, _, total in rows}
-    assert f"10,000 candidates {ms['mha'] / ms['lime-mha']:.1f}x faster" in page("README.md")
+def test_the_readme_quotes_what_a_command_of_today_made() -> None:
+    """Of the quickstart's kind of log: figures of the study of scaling, with its file, and the warning before them."""
+    gaps = {(gap["model"], gap["links"], gap["topics"]): gap["of_means"] for gap in results("scaling")["gaps"]}
+    easy, harder, hardest = (f"{100 * gaps['lime-mha', 32, topics]:.0f} %" for topics in (16, 24, 48))
+    section = page("README.md").split("## What holds of the paper")[1].split("<!--")[0]
+    warning, _, figures = section.partition("its log was shaped while looking at test results of LIME.")
+    assert "not as evidence" in warning
+    assert "16, 24 and 48 topics, LIME-MHA with 32 links closes" in figures
+    assert f"closes {easy}, {harder} and {hardest} of the gap from TTSN to MHA" in figures
+    assert "(docs/results/scaling.json)" in figures
+    assert "accuracy-simulated" not in section, "what no command of this version makes"
+
+
+def test_the_evaluation_logs_tell_what_they_inherit() -> None:
+    """Strengths that are the quickstart's are not from real logs, and the page says whose results shaped them."""
+    text, usual = page("docs/explanation/evaluation-logs.md"), SimulatedConfig()
+    inherited = [getattr(usual, f"{name}_strength") for name in ("match", "creator", "interest")]
+    for log in EVALUATION_LOGS.values():
+        assert [log.match_strength, log.creator_strength, log.interest_strength] == inherited
+    match, creator, interest = inherited
+    assert (
+        f"match ({match:g}), creator ({creator:g}) and interest ({interest:g}) are inherited from the quickstart's "
+        "simulator, which was shaped by looking at LIME's results"
+    ) in text
+
+
+def test_the_readme_shows_what_the_quickstart_printed() -> None:
+    """Its table, its ratios and its story are those of one run, whose facts are in a file."""
+    facts, text = results("quickstart"), (ROOT / "README.md").read_text()
+    block = next(part for part in text.split("```") if "µs/candidate" in part)
+    candidates, history = (facts["speed_measured_at"][name] for name in ("candidates", "history"))
+    assert f"click, {candidates:,} candidates, {history} events of history" in block
+    for name, one in facts["models"].items():
+        total = one["user_ms"] + candidates * one["us_per_candidate"] / 1000
+        said = [f"{one[key]:.4f}" for key in ("auc", "gauc", "ne")]
+        said += [f"{one['user_ms']:.2f}", f"{one['us_per_candidate']:.3f}", f"{total:.2f}"]
+        assert re.search(rf"^{name} +{' +'.join(map(re.escape, said))}$", block, re.MULTILINE), (name, said)
+    oracle = " +".join(f"{facts['oracle'][key]:.4f}" for key in ("auc", "gauc", "ne"))
+    assert re.search(rf"^oracle +{oracle} ", block, re.MULTILINE)
+    by_history = facts["speedup_by_history"]
+    sentence = " ".join(block.split())
+    assert f"LIME-MHA closes {facts['gap_closed']:.0%} of the NE gap" in sentence
+    assert (
+        f"{candidates:,} candidates {facts['speedup_vs_mha']:.1f}x faster than it at history {history}, "
+        f"{by_history['1024']:.0f}x at 1,024, {by_history['4096']:.0f}x at 4,096."
+    ) in sentence
+    moved = facts["moved_after_click"]
+    assert f"User {moved['user']} clicks {moved['clicked']}, of {moved['topic']}, a topic new to them." in sentence
+    before, after = (moved[f"topic_mean_rank_{when}"] for when in ("before", "after"))
+    assert f"items: {before:,.0f} before, {after:,.0f} after." in sentence
+    for one in moved["items"][:2]:
+        assert re.search(rf"^{one['item']} +{one['topic']} +{one['before']} +{one['after']}$", block, re.MULTILINE)
+    assert "(docs/results/quickstart.json)" in text
 
 
 def test_training_steps_of_the_rankers() -> None:
@@ -90,6 +138,10 @@ def test_training_steps_of_the_rankers() -> None:
     } == {key: round(value) for key, value in ms.items()}
     assert f"{facts['requests']} requests with histories of {facts['history']:,} events, d = {facts['width']}" in text
     assert f"{facts['gemm_gflops']:.0f} GFLOP/s" in text
+    section = text.split("## How fast they train")[1].split(" ## ")[0]
+    told = [float(times) for times in re.findall(r"(\d+\.\d+)(?= times| with \d)", section)]
+    known = {(row["model"], row["other"], row["candidates"]): round(row["times"], 1) for row in facts["ratios"]}
+    assert told == [known[*pair, count] for pair in (("lime-xor", "hstu"), ("lime-mha", "mha")) for count in (1, 64)]
 
 
 def test_figures_of_the_data_room() -> None:
