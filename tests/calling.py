@@ -49,7 +49,7 @@ def in_a_process(*arguments: str | Path) -> Done:
     return python("-m", "limerank", *arguments)
 
 
-def python(*arguments: str | Path, cwd: Path | None = None) -> Done:
+def python(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Done:
     """A script or module as somebody at a prompt starts it, on one thread."""
     command = [sys.executable, *map(str, arguments)]
     environment = {
@@ -58,6 +58,7 @@ def python(*arguments: str | Path, cwd: Path | None = None) -> Done:
         "COLUMNS": "160",
         "OMP_NUM_THREADS": "1",
         "NO_MKDOCS_2_WARNING": "1",  # the theme of the docs advertises
+        **variables,
     }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
     return Done(done.returncode, done.stdout, done.stderr)

@@ -21,11 +21,10 @@ from typing import Any
 
 HEAD = """
 import json, logging, signal, sys
+from pathlib import Path
 import ray
-ray.init(
-    address="local", num_cpus=2, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False,
-    logging_level=logging.CRITICAL, _temp_dir=sys.argv[1],
-)
+from limerank.serve.bundles.on_ray.starting import start_ray
+start_ray(Path(sys.argv[1]), 2, object_store_memory=100_000_000, logging_level=logging.CRITICAL)
 print(json.dumps(ray.get_runtime_context().gcs_address), flush=True)
 signal.pause()
 """

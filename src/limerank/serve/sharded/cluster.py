@@ -14,11 +14,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
-from limerank.serve.bundles.on_ray.connection import ray_folder, why_not_joined
+from limerank.serve.bundles.on_ray.connection import why_not_joined
+from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
 from limerank.threads import available_cores
 
 OLDEST = (2, 50)
@@ -28,11 +28,8 @@ CONNECT_SECONDS = 5.0
 PORT = 6379
 LOCAL_CPUS = 64
 """What a Ray that is started here believes to have: scorers are few, and those of the next bundle come beside them."""
-OBJECT_STORE = 128 * 2**20
-"""Bytes; messages are tens of kilobytes."""
-
-
-QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+LOCAL = {"object_store_memory": 128 * 2**20, "logging_level": logging.ERROR}
+"""Messages are tens of kilobytes."""
 
 
 @dataclass
@@ -104,14 +101,14 @@ def connected(address: str | None) -> Connection:
             folder, keeper = ends.enter_context(ray_folder()), Keeper()
             ends.callback(keeper.end)
             try:
-                keeper.begin(partial(start_ray, folder))
+                keeper.begin(partial(start_ray, folder, max(LOCAL_CPUS, available_cores()), **LOCAL))
             except BaseException:
                 ray.shutdown()  # what is there of it
                 raise
         else:
             check_reachable(address)
             check_joining(address)
-            ray.init(address=address, **QUIET)
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         found = str(ray.get_runtime_context().gcs_address)
         ends.callback(disconnect, found)
         return Connection(found, ends.pop_all())
@@ -157,18 +154,6 @@ class Keeper:
     def end(self) -> None:
         """Let the thread go."""
         self._ended.set()
-
-
-def start_ray(folder: Path) -> None:
-    """A Ray on this machine, with its files in a folder."""
-    ray_module().init(
-        address="local",
-        include_dashboard=False,
-        num_cpus=max(LOCAL_CPUS, available_cores()),
-        object_store_memory=OBJECT_STORE,
-        _temp_dir=str(folder),
-        **QUIET,
-    )
 
 
 def ray_module() -> Any:

@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from limerank.errors import ConflictError, UnavailableError, require_extra
 from limerank.serve.bundles.on_ray.address import AUTO, CLIENT
+from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
 from limerank.threads import available_cores
 
 PORT_SECONDS = 5.0
@@ -32,9 +27,6 @@ JOIN_SECONDS = 60.0
 FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
 """How often Ray asks a cluster that refuses; 20 times otherwise."""
 HERE = "Ray on this machine"
-LONGEST_FOLDER = 40
-"""Ray makes sockets in its folder, with some 65 characters more; a system allows 107."""
-FOLDER_TRIES = 50
 SCHEDULING = {"RAY_task_oom_retries": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Read when Ray is loaded, unless somebody set them: shards of workers that Ray ends for want of memory are given to
 others as often as those of workers that die (Ray would go on for ever), and what Ray would warn of."""
@@ -92,15 +84,7 @@ def _started(cores: int) -> Iterator[None]:
 
     with ray_folder() as folder:
         try:
-            with _interrupted_later():  # a Ray that is half started cannot be ended
-                ray.init(
-                    address="local",
-                    num_cpus=cores,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.CRITICAL,
-                    _temp_dir=str(folder),
-                )
+            start_ray(folder, cores, logging_level=logging.CRITICAL)
             yield
         finally:
             ray.shutdown()
@@ -116,37 +100,6 @@ def _own_connection(address: str | None) -> str:
             "or export with engine 'ray' to use that"
         )
     return f"Ray at {joined}"
-
-
-@contextmanager
-def ray_folder() -> Iterator[Path]:
-    """A folder for Ray's sockets and logs, that goes with it; its path is short enough for sockets."""
-    usual = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="limerank-ray-", dir=usual if len(usual) < LONGEST_FOLDER - 22 else "/tmp"))  # noqa: S108
-    try:
-        yield folder
-    finally:
-        for _ in range(FOLDER_TRIES):  # processes that are ending may write a last line
-            shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                break
-            time.sleep(0.1)
-
-
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Ctrl-C inside counts at the end; only the main thread gets it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _check_port(address: str) -> None:

@@ -1,0 +1,58 @@
+"""A Ray that does not come up in time: another is started, and where none does that is told in a line.
+
+In processes of their own: what Ray reads from the environment, it may read once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from calling import python
+from engines import need
+
+from limerank.api.run import Run
+
+NO_PATIENCE = {"RAY_gcs_server_port_wait_time_s": "0"}
+
+SECOND_TRY = """
+import logging, os, ray
+from limerank.serve.bundles.on_ray.connection import connected
+
+class Patience(logging.Handler):
+    def emit(self, record):
+        print(record.getMessage())
+        os.environ["RAY_gcs_server_port_wait_time_s"] = "60"
+
+logging.getLogger("limerank").addHandler(Patience())
+with connected(None, 1):
+    print(ray.get(ray.remote(lambda: 6 * 7).remote()))
+print(ray.is_initialized())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _with_ray() -> None:
+    need("ray", "ray")
+
+
+def test_a_ray_that_is_too_slow_is_given_up_for_another() -> None:
+    done = python("-c", SECOND_TRY, **NO_PATIENCE)
+    assert done.returncode == 0, done.stderr
+    told, answer, still_there = done.stdout.splitlines()
+    assert told.startswith("Ray did not start on this machine (Timed out waiting for file")
+    assert told.endswith("; trying again")
+    assert (answer, still_there) == ("42", "False")
+
+
+def test_an_export_for_which_none_starts_is_a_line_and_makes_nothing(runs: dict[str, Run], tmp_path: Path) -> None:
+    store, folders = tmp_path / "store", tmp_path / "tmp"
+    folders.mkdir()
+    export = ("-m", "limerank", "export", runs["lime-mha"].path, "--store", store, "--engine", "ray")
+    done = python(*export, **NO_PATIENCE, TMPDIR=str(folders))
+    assert done.returncode == 6
+    assert "error: Ray did not start on this machine (Timed out waiting for file" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("; tried 3 times")
+    assert "Traceback" not in done.stderr
+    assert not store.exists()
+    assert not any(folders.iterdir())
