@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def in_a_process(*arguments: str | Path) -> Done:
     return python("-m", "limerank", *arguments)
 
 
-def python(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Done:
+def python(*arguments: str | Path, cwd: Path | None = None, variables: Mapping[str, str] | None = None) -> Done:
     """A script or module as somebody at a prompt starts it, on one thread."""
     command = [sys.executable, *map(str, arguments)]
     environment = {
@@ -58,7 +59,7 @@ def python(*arguments: str | Path, cwd: Path | None = None, **variables: str) ->
         "COLUMNS": "160",
         "OMP_NUM_THREADS": "1",
         "NO_MKDOCS_2_WARNING": "1",  # the theme of the docs advertises
-        **variables,
+        **(variables or {}),
     }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
     return Done(done.returncode, done.stdout, done.stderr)

@@ -37,7 +37,7 @@ def _with_ray() -> None:
 
 
 def test_a_ray_that_is_too_slow_is_given_up_for_another() -> None:
-    done = python("-c", SECOND_TRY, **NO_PATIENCE)
+    done = python("-c", SECOND_TRY, variables=NO_PATIENCE)
     assert done.returncode == 0, done.stderr
     told, answer, still_there = done.stdout.splitlines()
     assert told.startswith("Ray did not start on this machine (Timed out waiting for file")
@@ -49,7 +49,7 @@ def test_an_export_for_which_none_starts_is_a_line_and_makes_nothing(runs: dict[
     store, folders = tmp_path / "store", tmp_path / "tmp"
     folders.mkdir()
     export = ("-m", "limerank", "export", runs["lime-mha"].path, "--store", store, "--engine", "ray")
-    done = python(*export, **NO_PATIENCE, TMPDIR=str(folders))
+    done = python(*export, variables={**NO_PATIENCE, "TMPDIR": str(folders)})
     assert done.returncode == 6
     assert "error: Ray did not start on this machine (Timed out waiting for file" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("; tried 3 times")
