@@ -85,12 +85,13 @@ class IntegerScan:
         return [(start, min(start + run, count)) for start in range(0, count, run)]
 
     def ahead(self, wanted: int, deal: Deal) -> Tensor:
-        """Score all; the positions of the `wanted` best."""
+        """Score all, and find out how far scores may be off; the positions of the `wanted` best."""
         if self.of_rows is None or self.index is None:
-            deal([partial(self._score_run, start, stop) for start, stop in self.runs])
+            deal([self._know_bound, *(partial(self._score_run, start, stop) for start, stop in self.runs)])
         else:
             of_rows = self._runs(len(self.of_rows))
-            deal([partial(self._score_rows, start, stop, self.of_rows) for start, stop in of_rows])
+            works = (partial(self._score_rows, start, stop, self.of_rows) for start, stop in of_rows)
+            deal([self._know_bound, *works])
             torch.index_select(self.of_rows, 0, self.index, out=self.logits)
             torch.amax(self.groups, 1, out=self.maxima)
         if wanted * SPARSE > len(self.groups):
@@ -102,14 +103,15 @@ class IntegerScan:
     def bar_from(self, positions: Tensor, k: int) -> float:
         """A logit that the best k of all reach in fp32, because k of these do."""
         lowest = self.logits.index_select(0, positions) - self.bounds(chosen(self.index, positions))
-        least = float(lowest.topk(k).values[-1]) + self.bias - self.integer.constant
+        least = float(lowest.topk(k).values[-1]) + self.bias - self.integer.bound.constant
         # a sigmoid in fp32 may be a little less than it should
         return bar_of((1 - SIGMOID_ERROR) / (1 + math.exp(-least))) if least > -80 else -math.inf
 
     def reaching(self, bar: float, deal: Deal) -> Tensor:
         """The positions whose logit may reach a bar, ascending."""
-        who = deal if self.count > COMPARED_ALONE else in_order
-        return torch.cat(who([partial(self._reaching, start, stop, bar) for start, stop in self.runs]))
+        if self.count <= COMPARED_ALONE:
+            return self._reaching(0, self.count, bar)
+        return torch.cat(deal([partial(self._reaching, start, stop, bar) for start, stop in self.runs]))
 
     def still_reaching(self, positions: Tensor, bar: float) -> Tensor:
         """Those of some positions whose logit may reach a higher bar."""
@@ -123,20 +125,20 @@ class IntegerScan:
     def bounds(self, items: Tensor | slice) -> Tensor:
         """What an integer logit may be off by, without the constant."""
         if isinstance(items, slice):
-            return torch.mv(self.rows.norms[items], self.integer.per_norm)
+            return torch.mv(self.rows.norms[items], self.integer.bound.per_norm)
         if self.of_rows is not None:
             return self._bounds_of_rows.index_select(0, items)
         # column by column: of a table that lies in columns index_select would make a copy first
         norms = [column.index_select(0, items) for column in self.rows.norms.unbind(1)]
-        return torch.mv(torch.stack(norms, 1), self.integer.per_norm)
+        return torch.mv(torch.stack(norms, 1), self.integer.bound.per_norm)
 
     @cached_property
     def _bounds_of_rows(self) -> Tensor:
-        return torch.mv(self.rows.norms, self.integer.per_norm)
+        return torch.mv(self.rows.norms, self.integer.bound.per_norm)
 
     def _not_below(self, highest: Tensor, bar: float) -> Tensor:
         # not `>=`: what is not a number is not excluded
-        bar -= self.bias + self.integer.constant
+        bar -= self.bias + self.integer.bound.constant
         whole = len(highest) // GROUP * GROUP
         groups = highest[:whole].view(-1, GROUP)
         # looking for few among many is slow, so groups come first
@@ -144,6 +146,10 @@ class IntegerScan:
         group, within = (groups.index_select(0, near) < bar).logical_not_().nonzero().unbind(1)
         rest = (highest[whole:] < bar).logical_not_().nonzero()[:, 0]
         return torch.cat([near.index_select(0, group) * GROUP + within, rest + whole])
+
+    def _know_bound(self) -> None:
+        """Needed when all is scored: whoever helps may begin to score meanwhile."""
+        _ = self.integer.bound
 
     def _score_run(self, start: int, stop: int) -> None:
         """Score candidates `start` to `stop`."""
@@ -167,9 +173,10 @@ class IntegerScan:
         """The logits of candidates that are copied first: because they are gathered, or too few for a block."""
         if start >= stop:
             return
-        buffers = [table.new_zeros(self.size, table.shape[1]) for table in self.tables]
-        for begin in range(start, stop, self.size):
-            end = min(begin + self.size, stop)
+        size = min(self.size, block_rows(stop - start, self.rows.hidden))
+        buffers = [table.new_zeros(size, table.shape[1]) for table in self.tables]
+        for begin in range(start, stop, size):
+            end = min(begin + size, stop)
             for table, buffer in zip(self.tables, buffers, strict=True):
                 if index is None:
                     buffer[: end - begin] = table[begin:end]

@@ -125,4 +125,4 @@ def integer_logits(
     scan = IntegerScan(rows, head, task, index, integer, product(integer.levels, integer.scale, integer.bias))
     if scan.runs:
         scan.ahead(1, deal)
-    return scan.logits + scan.bias, scan.bounds(slice(None) if index is None else index) + integer.constant
+    return scan.logits + scan.bias, scan.bounds(slice(None) if index is None else index) + integer.bound.constant
