@@ -1,13 +1,16 @@
 """The examples for more than one machine agree with the code and with each other.
 
 Nothing here starts a container. Files parse; images are public and named with a version; every `limerank` command has
-the options that it is given; hosts, ports, volumes, secrets and probes are those of the other parts and of the service.
+the options that it is given, those of the first lines too; hosts, ports, volumes, secrets and probes are those of the
+other parts and of the service. What a shell decides is run by one, with stand-ins for `python` and `pip`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,14 @@ from test_docs import options_of_commands
 
 from limerank.config import RunConfig
 from limerank.models import check_model
+from limerank.serve.bundles.store import ACTIVE
+from limerank.serve.histories.in_redis.address import PASSWORD, PASSWORD_FILE
 from limerank.service.operations import OPERATIONS
 from limerank.service.options import ServiceOptions
+from limerank.service.security.keys import KEYS
+from limerank.training.checkpoint import LAST
+from limerank.training.run import RECORD
+from limerank.training.unfinished import unfinished_folder
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -66,6 +75,47 @@ def limerank_commands() -> dict[str, list[str]]:
     return found
 
 
+def instructions(file: str) -> list[str]:
+    """What the first lines of a file say to type."""
+    comment = (DEPLOY / file).read_text().partition("\n\n" if file.startswith("compose") else "\napiVersion")[0]
+    return re.findall(r"^#   ((?:docker|kubectl|tar|printf) .*)$", comment, re.MULTILINE)
+
+
+def script(part: str) -> str:
+    """What a shell is given to run."""
+    where, _, name = part.partition(" ")
+    if where == "compose":
+        service = COMPOSE["services"][name]
+        said = [*service["entrypoint"], *service.get("command", [])]
+    else:
+        (container,) = pods()[name]["containers"]
+        said = [*container["command"], *container["args"]]
+    shell, flag, text = said
+    assert (shell, flag) == ("sh", "-c")
+    return str(text.replace("$$", "$"))
+
+
+def run_script(part: str, folder: Path, moved: str, **programs: str) -> tuple[int, list[str]]:
+    """A part's script with the volume at `moved` in a folder; `programs` stand in, and note what they are told."""
+    (folder / "bin").mkdir(exist_ok=True)
+    for name, code in programs.items():
+        path = folder / "bin" / name
+        path.write_text(f'#!/bin/sh\necho {name} "$@" >> {folder}/told\n{code}\n')
+        path.chmod(0o755)
+    (folder / "told").write_text("")
+    (folder / moved.strip("/")).mkdir(exist_ok=True)
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "LIMERANK_PACKAGE": "limerank[serve]==1"}
+    text = re.sub(rf"(?<![\w./]){moved}\b", f"{folder}{moved}", script(part))
+    done = subprocess.run(["sh", "-c", text], env=environment, check=False, capture_output=True)
+    return done.returncode, (folder / "told").read_text().splitlines()
+
+
+def in_bytes(size: str) -> int:
+    """1gb as Redis says it, 2g of compose, 4Gi of Kubernetes: all of them powers of two."""
+    number, unit = re.fullmatch(r"(\d+)(g|gb|Gi)", size).groups()  # type: ignore[union-attr]
+    return int(number) * 2**30 if unit else 0
+
+
 def option(said: list[str], name: str) -> str:
     """The value of `--name value` or `--name=value`."""
     if name in said:
@@ -79,6 +129,7 @@ def test_every_part_is_there() -> None:
     assert parts["train"] == parts["train-0"] == parts["train-1"] == ["train"]
     assert parts["export"] == ["export"]
     assert {one["kind"] for one in MANIFESTS} >= {"ConfigMap", "Service", "Deployment", "StatefulSet", "Job"}
+    assert set(COMPOSE["services"]) - {"train-0", "train-1"} == set(pods()) - {"train"}
 
 
 def test_every_command_has_the_options_it_is_given() -> None:
@@ -87,6 +138,82 @@ def test_every_command_has_the_options_it_is_given() -> None:
         given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
         unknown = given - known[command]
         assert not unknown, f"{name}: limerank {command} has no {unknown}"
+
+
+@pytest.mark.parametrize("file", ["compose-cluster.yaml", "kubernetes.yaml"])
+def test_what_is_to_be_typed_exists_and_leads_to_a_service(file: str) -> None:
+    """Commands with their options, in an order in which each finds what it needs: the service wants bundle and key."""
+    known, order = options_of_commands(), list[str]()
+    for line in instructions(file):
+        if behind := re.search(r"(?:-m limerank|--rm tool) (.*?)(?:   .*)?$", line):
+            said = behind[1].split()
+            order.append(" ".join(said[:2]) if " ".join(said[:2]) in known else said[0])
+            assert {word for word in said if word.startswith("--")} <= known[order[-1]], line
+        elif job := re.search(r"patch job (\w+)|--rm (export)$|up (train)-0 train-1$", line):
+            order.append(job[job.lastindex or 0])
+        for part in re.findall(r" (?:deploy|job)/(\w+)(?=\s)", line):
+            assert part in pods(), line
+    assert [step for step in order if step in {"train", "export", "keys create"}] == ["train", "export", "keys create"]
+    assert order.index("bundle load") < order.index("bundle activate") < order.index("keys create")
+    assert next(number for number, step in enumerate(order) if step.startswith("prepare ")) < order.index("train")
+
+
+def test_there_is_a_tool_before_there_is_a_service() -> None:
+    """The service does not start without a bundle and a key, so neither can be made in its pod: that waits for both."""
+    (tool,) = pods()["tool"]["containers"]
+    assert tool["command"] == ["sleep", "infinity"]
+    assert "ports" not in tool
+    mounts = {one["name"]: one["mountPath"] for one in tool["volumeMounts"]}
+    assert mounts == {"packages": "/packages", "store": "/store", "runs": "/runs"}
+    assert not [line for line in instructions("kubernetes.yaml") if "exec deploy/limerank" in line]
+    (waits,) = (one for one in pods()["limerank"]["initContainers"] if one["name"] == "wait-for-bundle-and-key")
+    assert re.findall(r"-f ([^\s;]+)", waits["command"][-1]) == [f"/store/{ACTIVE}", f"/store/{KEYS}"]
+    assert {one["name"]: one["mountPath"] for one in waits["volumeMounts"]} == {"store": "/store"}
+
+
+def test_tools_reach_the_histories_of_the_service() -> None:
+    tool = COMPOSE["services"]["tool"]
+    assert tool["environment"]["LIMERANK_SERVE_HISTORIES"] == option(words()["compose limerank"], "--histories")
+    assert tool["environment"][PASSWORD_FILE] == "/run/secrets/redis_password"
+    assert tool["secrets"] == ["redis_password"]
+    told = {one["name"]: one.get("value") for one in pods()["tool"]["containers"][0]["env"]}
+    assert told["LIMERANK_SERVE_HISTORIES"] == option(words()["kubernetes limerank"], "--histories")
+    assert PASSWORD in told
+
+
+def test_what_is_in_a_folder_of_compose_is_said_and_mounted() -> None:
+    for name in ("tool", "install"):
+        assert ".:/in:ro" in COMPOSE["services"][name]["volumes"]
+    assert "deploy/, is /in" in (DEPLOY / "compose-cluster.yaml").read_text()
+
+
+@pytest.mark.parametrize("part", ["compose install", "kubernetes install"])
+def test_what_is_installed_is_not_installed_again(part: str, tmp_path: Path) -> None:
+    """Compose runs it at every `up`, while others read the volume; what was broken off, or is another, is installed."""
+    chown = {"chown": "exit 0"}
+    code, told = run_script(part, tmp_path, "/packages", pip="exit 1", **chown)
+    assert code != 0
+    assert not (tmp_path / "packages/.installed").exists()
+    code, told = run_script(part, tmp_path, "/packages", pip="exit 0", **chown)
+    assert code == 0
+    (pip,) = (line for line in told if line.startswith("pip"))
+    assert pip.endswith(" limerank[serve]==1")
+    assert "--constraint" in pip
+    code, told = run_script(part, tmp_path, "/packages", pip="exit 0", **chown)
+    assert code == 0
+    assert not [line for line in told if line.startswith("pip")]
+    (tmp_path / "packages/.installed").write_text("limerank[serve]==0\n")
+    assert [
+        line for line in run_script(part, tmp_path, "/packages", pip="exit 0", **chown)[1] if line.startswith("pip")
+    ]
+
+
+def test_both_install_the_tested_versions() -> None:
+    assert "../constraints.txt:/constraints.txt:ro" in COMPOSE["services"]["install"]["volumes"]
+    assert option(words()["compose install"], "--constraint") == "/constraints.txt"
+    (container,) = pods()["install"]["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert option(words()["kubernetes install"], "--constraint") == f"{mounts['constraints']}/constraints.txt"
 
 
 def test_images_are_public_and_named_with_a_version() -> None:
@@ -196,17 +323,44 @@ def test_ranks_find_the_first_one() -> None:
     assert {"torch.distributed.run"} <= set(said)
 
 
+@pytest.mark.parametrize("part", ["compose train-0", "compose train-1", "kubernetes train"])
+def test_a_training_that_is_started_again_goes_on(part: str, tmp_path: Path) -> None:
+    """Of a new pod torchrun counts no restarts: the command looks for what can be resumed itself."""
+    new = tmp_path / "runs/new"
+    config = "/etc/limerank/run.yaml" if part.startswith("kubernetes") else f"{tmp_path}/runs/run.yaml"
+
+    def trains() -> str:
+        code, (told,) = run_script(part, tmp_path, "/runs", python="exit 0")
+        assert code == 0
+        return told.partition(" -m limerank train ")[2]
+
+    assert trains() == f"{config} --out {new}"
+    unfinished_folder(new).mkdir()
+    assert trains() == f"{config} --out {new}", "nothing to resume from: no checkpoint was written"
+    for what in (LAST, RECORD):
+        left = unfinished_folder(new) / what
+        left.parent.mkdir(exist_ok=True)
+        left.write_text("")
+        assert trains() == f"--resume {new}", what
+        left.unlink()
+    assert {"--out", "--resume"} <= options_of_commands()["train"]
+    assert "--max-restarts" not in script(part), "ranks restarted in one pod do not find those of a new one"
+
+
 def test_the_run_of_the_example_is_a_run() -> None:
     config = RunConfig.model_validate(yaml.safe_load(of_kind("ConfigMap", "run")[0]["data"]["run.yaml"]))
     check_model(config.model, "run.yaml")
     mounts = {one["name"]: one["mountPath"] for one in pods()["train"]["containers"][0]["volumeMounts"]}
-    assert limerank_commands()["kubernetes train"][1] == f"{mounts['run']}/run.yaml"
+    assert f"{mounts['run']}/run.yaml --out" in script("kubernetes train")
     assert str(config.dataset).startswith(mounts["runs"])
 
 
 def test_volumes_and_secrets_are_there() -> None:
     claims = {one["metadata"]["name"] for one in of_kind("PersistentVolumeClaim")}
     maps = {one["metadata"]["name"] for one in of_kind("ConfigMap")}
+    maps |= set(
+        re.findall(r"create configmap (\w+) --from-file=constraints\.txt", "\n".join(instructions("kubernetes.yaml")))
+    )
     for name, pod in pods().items():
         own = {one["name"] for one in pod.get("volumes", [])} | ({"data"} if name == "redis" else set())
         for container in [*pod["containers"], *pod.get("initContainers", [])]:
@@ -226,8 +380,9 @@ def test_volumes_and_secrets_are_there() -> None:
 def test_the_password_is_a_secret() -> None:
     """Neither in the files, nor in a URL; the service reads it where it looks for it."""
     assert not of_kind("Secret"), "made by a command, so that none is written down"
-    for one in pods()["limerank"]["containers"][0]["env"] + pods()["redis"]["containers"][0]["env"]:
-        assert one["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "password"}
+    for name in ("limerank", "redis", "tool"):
+        (said,) = (one for one in pods()[name]["containers"][0]["env"] if one["name"].endswith("REDIS_PASSWORD"))
+        assert said["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "password"}
     assert [one["name"] for one in pods()["limerank"]["containers"][0]["env"]] == ["LIMERANK_REDIS_PASSWORD"]
     environment = COMPOSE["services"]["limerank"]["environment"]
     assert environment["LIMERANK_REDIS_PASSWORD_FILE"] == "/run/secrets/redis_password"
@@ -235,12 +390,21 @@ def test_the_password_is_a_secret() -> None:
     assert "redis.password" in (ROOT / ".gitignore").read_text()
 
 
-def test_only_the_service_is_reached_from_elsewhere() -> None:
-    """Ray and torchrun run what they are sent: every other part that listens is in the policy, or published nowhere."""
-    (policy,) = of_kind("NetworkPolicy")
-    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
-    assert set(expression["values"]) == set(pods()) - {"limerank", "install"}
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+def test_only_the_port_of_the_service_is_reached_from_elsewhere() -> None:
+    """Ray and torchrun run what they are sent, and the pod of the service is a node of Ray: no pod is left out."""
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
+    assert policies["among-parts"] == {
+        "podSelector": {},  # every pod of the namespace
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {}}]}],
+    }
+    (port,) = pods()["limerank"]["containers"][0]["ports"]
+    assert policies["service"] == {
+        "podSelector": {"matchLabels": {"app": "limerank"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": port["name"]}]}],
+    }
+    assert set(policies) == {"among-parts", "service"}
     assert {one["spec"].get("type", "ClusterIP") for one in of_kind("Service")} == {"ClusterIP"}
     assert [name for name, service in COMPOSE["services"].items() if "ports" in service] == ["limerank"]
 
