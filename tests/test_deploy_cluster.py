@@ -276,6 +276,15 @@ def test_redis_loses_nothing_it_acknowledged() -> None:
     assert mounts[claim["metadata"]["name"]] == conf["dir"] == "/data"
 
 
+def test_redis_refuses_before_it_is_killed() -> None:
+    """Without maxmemory it never refuses; half of the limit is left to who writes the append-only file anew."""
+    conf = dict(line.split(maxsplit=1) for line in of_kind("ConfigMap", "redis")[0]["data"]["redis.conf"].splitlines())
+    (container,) = pods()["redis"]["containers"]
+    assert 0 < 2 * in_bytes(conf["maxmemory"]) <= in_bytes(container["resources"]["limits"]["memory"])
+    service = COMPOSE["services"]["redis"]
+    assert 0 < 2 * in_bytes(option(words()["compose redis"], "--maxmemory")) <= in_bytes(service["mem_limit"])
+
+
 def test_probes_are_those_of_the_service() -> None:
     public = {operation.path for operation in OPERATIONS if operation.scope == "public"}
     (container,) = pods()["limerank"]["containers"]
