@@ -239,6 +239,34 @@ def test_what_is_installed_is_this_version() -> None:
     assert of_kind("ConfigMap", "limerank")[0]["data"]["LIMERANK_PACKAGE"] == wanted
 
 
+def test_rays_object_store_fits_its_shared_memory() -> None:
+    """Left to itself Ray takes 30 % of the container's memory for it, and a file in /tmp where /dev/shm is smaller."""
+    nodes = {name: said for name, said in words().items() if "ray start" in " ".join(said)}
+    assert len(nodes) == 2 * len(("ray-head", "ray-worker", "limerank", "export"))
+    for name, said in nodes.items():
+        where, _, part = name.partition(" ")
+        if where == "compose":
+            shared = in_bytes(COMPOSE["services"][part]["shm_size"])
+        else:
+            (volume,) = (one for one in pods()[part]["volumes"] if one["name"] == "shm")
+            shared = in_bytes(volume["emptyDir"]["sizeLimit"])
+        assert 75 * 2**20 <= int(option(said, "--object-store-memory")) < 0.95 * shared, name
+
+
+def test_workers_are_asked_about_themselves() -> None:
+    """`ray health-check` asks the head's GCS, which is well when a worker's own node is not."""
+    path = "/api/local_raylet_healthz"
+    (container,) = pods()["ray-worker"]["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == int(option(words()["kubernetes ray-worker"], "--dashboard-agent-listen-port"))
+    assert container["readinessProbe"]["httpGet"] == {"path": path, "port": port["name"]}
+    worker = COMPOSE["services"]["ray-worker"]
+    listens = option(words()["compose ray-worker"], "--dashboard-agent-listen-port")
+    assert f"http://127.0.0.1:{listens}{path}" in worker["healthcheck"]["test"][-1]
+    for name in ("limerank", "export"):
+        assert COMPOSE["services"][name]["depends_on"]["ray-worker"] == {"condition": "service_healthy"}
+
+
 @pytest.mark.parametrize("part", ["compose limerank", "kubernetes limerank"])
 def test_services_ask_parts_that_exist_at_their_ports(part: str) -> None:
     said = words()[part]
