@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from calling import python
 from serving import RunningService
 
 from limerank.service.app import create_app
@@ -69,3 +70,21 @@ def test_an_operation_without_a_handler_is_an_error_at_the_start(
     monkeypatch.delitem(HANDLERS, "rank")
     with pytest.raises(LookupError, match="rank"):
         create_app(service.host, service.service.options, admission=service.service.admission)
+
+
+def test_first_requests_at_once_make_it_once() -> None:
+    """In a process that has not made it yet; two threads that parse at a time fail in Python 3.11."""
+    program = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from limerank.service.openapi import document
+together = Barrier(8)
+def first(_):
+    together.wait()
+    return document()
+with ThreadPoolExecutor(8) as threads:
+    made = list(threads.map(first, range(8)))
+print(all(one is made[0] for one in made))
+"""
+    done = python("-c", program)
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr

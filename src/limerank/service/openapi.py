@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from limerank.wire.inspection import MOST_FOUND
 from limerank.wire.problems import PROBLEM_JSON, Problem
 from limerank.wire.service import ProbeAnswer
 
+_making = Lock()
 Json = dict[str, Any]
 SCHEMA = "#/components/schemas/{name}"
 MEDIA = {
@@ -118,9 +120,14 @@ their digits. Times are milliseconds since 1970, or RFC 3339 with a time zone; a
 """
 
 
-@cache
 def document() -> Json:
-    """The interface."""
+    """The interface, made once: Python 3.11 fails if two threads parse at a time, as two first requests would."""
+    with _making:
+        return _document()
+
+
+@cache
+def _document() -> Json:
     load_handlers()
     bodies = [one for operation in OPERATIONS for one in (operation.body, operation.answer) if _is_typed(one)]
     _, schemas = msgspec.json.schema_components([*bodies, Problem], ref_template=SCHEMA)
