@@ -39,6 +39,7 @@ TABLE_B = {
     "hstu": "HSTU skyline",
 }
 GAPS = {"lime-mha": "MHA", "lime-xor": "HSTU"}
+LIME_AGAINST = {"lime-mha": "mha", "lime-xor": "hstu"}
 
 
 def result(name: str) -> dict[str, Any] | None:
@@ -73,6 +74,33 @@ def paper_rows() -> str:
         rows.append([f"{TABLE_B[lime]} closes, of TTSN to {skyline}", *closed])
     columns = [f"[{LOGS[log]}]({link(log)})" for log in studies]
     return table(["test NE, lower is better", *columns], rows)
+
+
+AGAINST = [*((one, "ttsn") for one in ("mha", "hstu", "sasrec", "lime-mha", "lime-xor")), *LIME_AGAINST.items()]
+TOLD = {"ne": -1, "gauc": 1}
+"""Metrics, and the sign of a difference that is better."""
+
+
+def told_apart() -> str:
+    """Which rankers the intervals tell apart: a word for each metric."""
+    rows = []
+    for first, second in AGAINST:
+        cells = []
+        for study in accuracy().values():
+            compared = next(
+                one["metrics"] for one in study["comparisons"] if (one["first"], one["second"]) == (first, second)
+            )
+            cells.append(", ".join(verdict(compared[metric], sign) for metric, sign in TOLD.items()))
+        rows.append([f"{TABLE_B[first]} against {TABLE_B[second]}", *cells])
+    return table(["NE, gAUC", *(LOGS[log] for log in accuracy())], rows)
+
+
+def verdict(compared: dict[str, Any], better: int) -> str:
+    """What the interval of a difference says."""
+    low, high = compared["low"], compared["high"]
+    if low is None or low <= 0 <= high:
+        return "?"
+    return "better" if low * better > 0 else "worse"
 
 
 def link(log: str) -> str:
@@ -367,6 +395,7 @@ def known(name: str) -> dict[str, Any]:
 
 WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "accuracy of the paper's rankers": (README, paper_rows),
+    "what can be told": (README, told_apart),
     **{f"accuracy-{log}": (EVIDENCE, all_rows(log)) for log in LOGS},
     "latency ratios": (EVIDENCE, ratios),
     "latency goals": (EVIDENCE, goals),

@@ -160,5 +160,20 @@ def test_the_first_sentences_of_the_readme(tables: ModuleType) -> None:
         log: f"{100 * tables.row_of(found, 'lime-mha')['gap']['of_means']:.0f} %"
         for log, found in tables.accuracy().items()
     }
-    real = f"LIME-MHA closes {closed['ml-100k']} and {closed['kuairand-likehate']} on two real logs"
-    assert f"{real}, {closed['easy']} and {closed['medium']} on simulated ones" in text
+    assert (
+        f"LIME-MHA keeps {closed['ml-100k']} on ml-100k, {closed['easy']} and {closed['medium']} on two simulated logs"
+        in text
+    )
+    assert "Within a user (gAUC) neither real log tells any ranker of the paper from two towers" in text
+    for log in ("ml-100k", "kuairand-likehate"):
+        for one in tables.accuracy()[log]["comparisons"]:
+            if one["second"] == "ttsn" and one["first"] in tables.TABLE_B:
+                assert tables.verdict(one["metrics"]["gauc"], 1) == "?", one["first"]
+
+
+def test_what_can_be_told_is_what_intervals_tell(tables: ModuleType) -> None:
+    """An interval that holds zero tells nothing, and for NE less is better."""
+    below, above, around = ({"low": low, "high": high} for low, high in ((-0.2, -0.1), (0.1, 0.2), (-0.1, 0.1)))
+    assert [tables.verdict(one, -1) for one in (below, above, around)] == ["better", "worse", "?"]
+    assert [tables.verdict(one, 1) for one in (below, above, around)] == ["worse", "better", "?"]
+    assert tables.verdict({"low": None, "high": None}, 1) == "?"

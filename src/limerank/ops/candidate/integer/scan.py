@@ -13,7 +13,7 @@ from limerank.ops.candidate.integer.product import Apply
 from limerank.ops.candidate.integer.request import IntegerHead
 from limerank.ops.candidate.integer.rows import IntegerRows
 from limerank.ops.candidate.streaming import RequestHead
-from limerank.ops.dealing import Deal, in_order
+from limerank.ops.dealing import Deal
 
 SMALLEST_BLOCK, BLOCK = 64, 8192
 """Blocks are of few sizes: the first of a size makes oneDNN compile a kernel. A call costs as much as 500 rows."""
