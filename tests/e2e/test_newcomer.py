@@ -17,8 +17,8 @@ from limerank.client import Client
 GUIDE = "docs/how-to/operate-a-service.md"
 HERE = {
     "u121": "u42",
-    "i6251": "i22",
-    "i2672": "i9",
+    "i8065": "i22",
+    "i1923": "i9",
     "i1507": "i30",
     "i3470": "i87",
     "i4929": "i33",
