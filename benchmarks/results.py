@@ -114,7 +114,9 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "spectrum": Study("study spectrum"),
     "scaling": Study("study scaling"),
     "ablation": Study(
-        "study ablation --dataset datasets/easy --config benchmarks/studies/accuracy-simulated.yaml", ("easy",)
+        "study ablation --dataset datasets/easy --config benchmarks/studies/accuracy-simulated.yaml "
+        "--found docs/results/accuracy-easy.json",
+        ("easy",),
     ),
     "latency": Study("study latency", anew=True),
     "complexity": Study("study complexity", anew=True),

@@ -15,8 +15,8 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import RANKERS, build_ranker, complete_model
 from limerank.models.incremental import incremental_user
-from limerank.study.ablation.costs import measure_costs
 from limerank.study.ablation.differences import paired
+from limerank.study.ablation.linear.costs import measure_costs
 from limerank.study.ablation.results import AblationStudy
 from limerank.study.ablation.served import row_precisions
 from limerank.study.ablation.variants import (

@@ -14,9 +14,9 @@ from limerank.errors import DataError
 from limerank.models.mha import MHARanker
 from limerank.progress import Progress
 from limerank.splits import Part
-from limerank.study.ablation.fitting import best_errors, centers, fit, rank_holding, relative_errors
-from limerank.study.ablation.kernel_error import BOUND, RANKER_OF, KernelPlan, measure_kernels
-from limerank.study.ablation.kernels import (
+from limerank.study.ablation.linear.fitting import best_errors, centers, fit, rank_holding, relative_errors
+from limerank.study.ablation.linear.kernel_error import BOUND, RANKER_OF, KernelPlan, measure_kernels
+from limerank.study.ablation.linear.kernels import (
     FeatureKernel,
     FixedFeatureKernel,
     Kernel,
@@ -28,7 +28,7 @@ from limerank.study.ablation.kernels import (
     ProjectedLinkKernel,
     TruncatedKernel,
 )
-from limerank.study.ablation.skyline import Attention, Skyline, candidates, histories, history_length
+from limerank.study.ablation.linear.skyline import Attention, Skyline, candidates, histories, history_length
 from limerank.training.run import FinishedRun
 
 LENGTH, CANDIDATES = 12, 30

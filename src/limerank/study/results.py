@@ -39,6 +39,19 @@ class Made(BaseModel):
     """Of the last invocation; what an earlier one finished was kept."""
 
 
+class Failure(BaseModel):
+    """A training that could not be finished, of those that the figures want."""
+
+    row: str
+    seed: int
+    reason: str
+
+    @property
+    def said(self) -> str:
+        """For the caveats."""
+        return f"{self.row} from seed {self.seed} could not be finished: {self.reason}."
+
+
 class StudyResult(BaseModel):
     """The part that all studies share; each adds its figures."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -14,6 +14,7 @@ from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError, if_interrupted
 from limerank.models import complete_model
 from limerank.progress import Progress
+from limerank.study.results import Failure
 from limerank.tables import number_text
 from limerank.training.news import duration, selection_value
 from limerank.training.parallel import Job, train_all
@@ -80,6 +81,28 @@ def train_variants(
         trained = train_all(list(missing.values()), progress, finished, workers, unfinished) if missing else []
     runs = kept | {key_of[run.path]: run for run in trained}
     return {key: runs[key] for key in jobs if key in runs}
+
+
+class Failures:
+    """Takes trainings that cannot be finished, for `failed`: each is told and written down, and the others go on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.taken: list[Failure] = []
+
+    def __call__(self, variant: str, seed: int, problem: DataError) -> None:
+        """One of them."""
+        self.taken.append(Failure(row=variant, seed=seed, reason=str(problem)))
+        self.progress.say(f"  {variant} from seed {seed} could not be finished: {problem}")
+
+    def caveats(self) -> list[str]:
+        """A sentence each."""
+        return [failure.said for failure in self.taken]
+
+    def unless_all(self, finished: Collection[object], out: Path) -> None:
+        """Refuse to go on with nothing."""
+        if not finished and self.taken:
+            raise DataError(f"{out}: no training was finished; the first: {self.taken[0].reason}")
 
 
 def _news(run: FinishedRun) -> str:

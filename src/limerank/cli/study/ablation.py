@@ -21,8 +21,8 @@ from limerank.cli.study.common import (
 
 if TYPE_CHECKING:
     from limerank.config import TrainConfig
-    from limerank.study.ablation.results import AblationStudy
-    from limerank.study.ablation.run import AblationPlan
+    from limerank.study.ablation.plan import AblationPlan
+    from limerank.study.ablation.results import AblationStudy, Found
     from limerank.study.configuration import StudyConfig
 
 QUICK_GROUPS = "keys,order,rows,linear"
@@ -55,6 +55,17 @@ def ablation(
     config: Annotated[
         Path | None, typer.Option(help="A YAML file whose `train` is for all; see compare-rankers.md.")
     ] = None,
+    found: Annotated[
+        Path | None,
+        typer.Option(
+            help="The accuracy.json of a study that searched: the group linear trains every ranker, the base included, "
+            "with what was found for it."
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="An earlier ablation.json of the same, whose groups are taken where --groups asks for none."),
+    ] = None,
     quick: QuickOption = False,
     overwrite: OverwriteOption = False,
     threads: SideBySideOption = None,
@@ -65,10 +76,13 @@ def ablation(
     Fills the two sections that the paper leaves empty. Variants and their base are trained from the same seeds and
     compared seed by seed. Resumable: finished runs are kept. All groups with 3 seeds are 123 trainings.
     """
+    from dataclasses import replace
+
     from limerank.data.sources.simulated import SimulatedConfig
     from limerank.study.ablation.run import run_ablation
 
     plan = _plan(groups, models, seeds, _training(config, epochs, quick), links, quick)
+    plan = replace(plan, found=_found(found, plan), keep=keep)
     tiny = SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6) if quick else None
     with studying("ablation", out, quick=quick) as folder:
         prepared = dataset_for(dataset, folder, overwrite=overwrite, log=tiny)
@@ -91,6 +105,19 @@ def _training(config: Path | None, epochs: int | None, quick: bool) -> TrainConf
     return (given if given.says("epochs") else given.with_train(epochs=4)).training("")
 
 
+def _found(path: Path | None, plan: AblationPlan) -> Found | None:
+    """What a search found, refused where no group would use it."""
+    from limerank.errors import UsageError
+    from limerank.study.ablation.contests import read_found
+    from limerank.study.ablation.variants import LINEAR, MHA
+
+    if path is None:
+        return None
+    if LINEAR not in plan.groups or MHA not in plan.bases:
+        raise UsageError(f"--found {path}: is for the group '{LINEAR}' of {MHA}; name them too, or leave it out")
+    return read_found(path, plan.shared)
+
+
 def quick_training(given: StudyConfig) -> StudyConfig:
     """One epoch on short histories, unless something else is written."""
     short = {"epochs": 1, "max_history": 20}
@@ -100,8 +127,8 @@ def quick_training(given: StudyConfig) -> StudyConfig:
 def _plan(
     groups: str | None, models: str, seeds: int | None, train: TrainConfig, links: int | None, quick: bool
 ) -> AblationPlan:
-    from limerank.study.ablation.kernel_error import KernelPlan
-    from limerank.study.ablation.run import AblationPlan
+    from limerank.study.ablation.linear.kernel_error import KernelPlan
+    from limerank.study.ablation.plan import AblationPlan
     from limerank.study.ablation.variants import check_bases, parse_groups
     from limerank.study.ablation.variants import groups as all_groups
 
@@ -127,7 +154,7 @@ def _plan(
 
 
 def _tables(result: AblationStudy) -> None:
-    from limerank.study.ablation.page import spread
+    from limerank.study.ablation.tables import spread
 
     rows = [
         [

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from limerank.metrics import Metrics
 from limerank.study.ablation.differences import Paired, Verdict
-from limerank.study.results import StudyResult
+from limerank.study.results import Failure, Made, StudyResult
 
 
 class Trained(BaseModel):
@@ -26,6 +26,10 @@ class Trained(BaseModel):
     validation: list[Metrics]
     train_seconds: list[float]
     best_epochs: list[int]
+    seeds: list[int] = []
+    """Of the lists, where not every seed of the study could be finished; empty: all."""
+    chosen: dict[str, Any] = {}
+    """What the search of another study changed; empty if the default won there, or nothing was taken."""
 
 
 class Compared(BaseModel):
@@ -43,6 +47,26 @@ class Compared(BaseModel):
     gauc: Paired | None
     verdict: Verdict
     """By NE, lower is better."""
+
+
+class Found(BaseModel):
+    """What the search of an accuracy study found for the rankers of the group `linear`."""
+
+    file: str
+    log: str
+    """Whose validation part was searched on."""
+    data_fingerprint: str | None
+    trials_per_row: int
+    parameters: dict[str, dict[str, Any]]
+    """By ranker; empty: its default won."""
+
+
+class Kept(BaseModel):
+    """Groups that were not made anew: they are of an earlier result."""
+
+    file: str
+    groups: list[str]
+    made: Made
 
 
 class RowPrecision(BaseModel):
@@ -146,6 +170,11 @@ class AblationStudy(StudyResult):
     rows: list[RowPrecision]
     kernel: KernelStudy | None
     costs: list[Cost]
+    found: Found | None = None
+    """What the group `linear` was trained with; None: all of it as its base."""
+    kept: list[Kept] = Field(default_factory=list)
+    """Where groups are from that `made` does not tell of."""
+    failures: list[Failure] = Field(default_factory=list)
 
     def of(self, key: str) -> Trained:
         """The trainings of one variant."""

@@ -3,91 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from limerank import files
-from limerank.config import TrainConfig
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.models import complete_model
 from limerank.progress import Progress
-from limerank.study.ablation.costs import CANDIDATES, HISTORY, measure_costs
+from limerank.study.ablation.caveats import caveats_of
+from limerank.study.ablation.contests import Contest, as_it_is, contests
 from limerank.study.ablation.differences import paired
-from limerank.study.ablation.kernel_error import KernelPlan, measure_kernels
+from limerank.study.ablation.kept import read_kept, with_kept
+from limerank.study.ablation.linear.costs import measure_costs
+from limerank.study.ablation.linear.kernel_error import measure_kernels
+from limerank.study.ablation.plan import AblationPlan
 from limerank.study.ablation.results import (
     AblationStudy,
     Compared,
     Cost,
     KernelStudy,
-    RowPrecision,
     Trained,
     values,
 )
-from limerank.study.ablation.served import CATALOG_REQUESTS, row_precisions
-from limerank.study.ablation.variants import (
-    LINEAR,
-    MHA,
-    ROWS,
-    Change,
-    different_options,
-    groups,
-    section,
-    width_of_rows,
-)
+from limerank.study.ablation.served import row_precisions
+from limerank.study.ablation.variants import LINEAR, MHA, ROWS
 from limerank.study.results import making
-from limerank.study.trainings import Variant, train_variants
+from limerank.study.trainings import Failures, train_variants
 from limerank.training.run import FinishedRun
 
 SKYLINE = "mha"
 KERNEL = "kernel.json"
 
-
-@dataclass(frozen=True)
-class AblationPlan:
-    """What is done, and how much of it."""
-
-    bases: Sequence[str]
-    groups: Sequence[str]
-    seeds: Sequence[int]
-    train: TrainConfig
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    """Options of all rankers that have them."""
-    history: int = HISTORY
-    candidates: int = CANDIDATES
-    repeats: int = 9
-    catalog_requests: int = CATALOG_REQUESTS
-    kernel: KernelPlan | None = None
-    """None: by the number of links."""
-    quick: bool = False
-
-    @property
-    def links(self) -> int:
-        """Of the base, LIME-MHA's."""
-        return width_of_rows(section(MHA, self.shared))[0]
-
-    def changes(self, with_times: bool) -> list[Change]:
-        """The variants that are trained; without times in the log, those that need none."""
-        chosen = [
-            change
-            for name, group in groups(*width_of_rows(section(MHA, self.shared))).items()
-            if name in self.groups
-            for change in group
-            if change.base in self.bases and (with_times or not change.needs_times)
-        ]
-        if not chosen and ROWS not in self.groups:
-            raise UsageError(f"--groups {','.join(self.groups)}: none has a variant of {', '.join(self.bases)}")
-        return chosen
-
-    def trained_bases(self, changes: Sequence[Change]) -> list[str]:
-        """The bases of these variants; row precisions take all that were asked for."""
-        return [base for base in self.bases if ROWS in self.groups or any(one.base == base for one in changes)]
-
-    def kernels(self) -> KernelPlan:
-        """What is approximated how well."""
-        links = self.links
-        return self.kernel or KernelPlan(ranks=[n for n in (links // 4, links // 2, links, 2 * links) if n])
+Runs = Mapping[int, FinishedRun]
+"""Of one variant, by seed: those that could be finished."""
 
 
 def run_ablation(
@@ -102,80 +50,113 @@ def run_ablation(
     """Everything that was asked for; finished trainings and kernels of the same are kept."""
     with making(plan.seeds, quick=plan.quick) as made:
         opened = StoredDataset.open(dataset)
-        with_times = opened.schema.time is not None
-        changes = plan.changes(with_times)
-        bases = plan.trained_bases(changes)
-        sections = {base: section(base, plan.shared) for base in bases}
-        sections |= {change.key: change.section(plan.shared) for change in changes}
-        variants = [Variant(key, model, plan.train) for key, model in sections.items()]
-        progress.say(f"{len(variants)} variants from {len(plan.seeds)} seeds: {len(variants) * len(plan.seeds)} runs")
-        runs = train_variants(
-            dataset, variants, plan.seeds, out / "runs", progress, overwrite=overwrite, workers=workers
-        )
-        by_key = {key: [runs[key, seed] for seed in plan.seeds] for key in sections}
-        task = opened.schema.tasks[0].name
-        trained = {key: _trained(key, mine, task) for key, mine in by_key.items()}
-        rows: list[RowPrecision] = []
-        if ROWS in plan.groups:
-            for base in bases:
-                progress.say(f"serving {base} from rows in fp32, fp16 and u8")
-                rows += row_precisions(base, by_key[base], opened, task, plan.catalog_requests)
-        kernel, costs = None, list[Cost]()
-        if LINEAR in plan.groups and MHA in plan.bases:
-            kernel = _kernel(by_key[SKYLINE][0], opened, plan, out, progress, overwrite)
-            progress.say("timing rankers of equal rank")
-            contestants = {MHA: MHA} | {one.ranker: one.key for one in changes if one.group == LINEAR}
-            costs = measure_costs(
-                {name: by_key[key][0].ranker(opened) for name, key in contestants.items()},
-                opened,
-                history=plan.history,
-                candidates=plan.candidates,
-                repeats=plan.repeats,
-            )
-        return AblationStudy(
+        task, train = opened.schema.tasks[0].name, plan.train.model_dump(mode="json")
+        result = AblationStudy(
             made=made(),
-            caveats=_caveats(plan, with_times),
             dataset=opened.path.name,
             data_fingerprint=opened.fingerprint,
             events=len(opened.column("events/item")),
             task=task,
             links=plan.links,
-            train=plan.train.model_dump(mode="json"),
+            train=train,
             groups=list(plan.groups),
-            trained=list(trained.values()),
-            compared=[_compared(change, trained, plan.shared) for change in changes],
-            rows=rows,
-            kernel=kernel,
-            costs=costs,
+            trained=[],
+            compared=[],
+            rows=[],
+            kernel=None,
+            costs=[],
+            found=plan.found if LINEAR in plan.groups else None,
         )
+        earlier = None if plan.keep is None else read_kept(plan.keep, result)
+        with_times = opened.schema.time is not None
+        held = contests(plan.changes(with_times), plan.train, plan.shared, plan.found)
+        bases = [as_it_is(base, plan.train, plan.shared) for base in plan.bases if ROWS in plan.groups]
+        variants = {one.name: one for one in bases} | {one.base.name: one.base for one in held}
+        variants |= {one.variant.name: one.variant for one in held}
+        progress.say(f"{len(variants)} variants from {len(plan.seeds)} seeds: {len(variants) * len(plan.seeds)} runs")
+        failures = Failures(progress)
+        runs = train_variants(
+            dataset,
+            list(variants.values()),
+            plan.seeds,
+            out / "runs",
+            progress,
+            overwrite=overwrite,
+            workers=workers,
+            failed=failures,
+        )
+        failures.unless_all(runs, out)
+        by_key: dict[str, Runs] = {
+            key: {seed: runs[key, seed] for seed in plan.seeds if (key, seed) in runs} for key in variants
+        }
+        by_key = {key: own for key, own in by_key.items() if own}
+        result.failures = failures.taken
+        chosen = {one.base.name: one.base_chosen for one in held} | {one.variant.name: one.chosen for one in held}
+        result.trained = [_trained(key, own, task, plan.seeds, chosen.get(key, {})) for key, own in by_key.items()]
+        result.compared = [compared for one in held if (compared := _compared(one, result, plan.seeds)) is not None]
+        for base in bases:
+            if base.name in by_key:
+                progress.say(f"serving {base.name} from rows in fp32, fp16 and u8")
+                own = list(by_key[base.name].values())
+                result.rows += row_precisions(base.name, own, opened, task, plan.catalog_requests)
+        if LINEAR in plan.groups and MHA in plan.bases:
+            linear = [one for one in held if one.change.group == LINEAR]
+            names = {MHA: linear[0].base.name} | {one.change.ranker: one.variant.name for one in linear}
+            first = {ranker: next(iter(by_key[key].values())) for ranker, key in names.items() if key in by_key}
+            if SKYLINE in first:
+                result.kernel = _kernel(first[SKYLINE], opened, plan, out, progress, overwrite)
+            progress.say("timing rankers of equal rank")
+            result.costs = _costs(first, opened, plan)
+        if plan.keep is not None and earlier is not None:
+            result = with_kept(result, plan.keep.name, earlier)
+        return result.model_copy(update={"made": made(), "caveats": caveats_of(result, with_times=with_times)})
 
 
-def _trained(key: str, runs: Sequence[FinishedRun], task: str) -> Trained:
-    records = [run.record for run in runs]
+def _trained(key: str, runs: Runs, task: str, seeds: Sequence[int], chosen: Mapping[str, object]) -> Trained:
+    records = [run.record for run in runs.values()]
     return Trained(
         key=key,
-        model=complete_model(runs[0].config.model, "ablation"),
+        model=complete_model(next(iter(runs.values())).config.model, "ablation"),
         parameters=records[0].parameters,
         test=[record.test[task] for record in records],
         validation=[record.validation[task] for record in records],
         train_seconds=[record.train_seconds for record in records],
         best_epochs=[record.best_epoch for record in records],
+        seeds=[] if len(runs) == len(seeds) else list(runs),
+        chosen=dict(chosen),
     )
 
 
-def _compared(change: Change, trained: Mapping[str, Trained], shared: Mapping[str, Any]) -> Compared:
-    base, variant = trained[change.base].test, trained[change.key].test
-    by_metric = {name: paired(values(base, name), values(variant, name)) for name in ("ne", "auc", "gauc")}
+def _compared(one: Contest, result: AblationStudy, seeds: Sequence[int]) -> Compared | None:
+    """In the seeds that both have; None if there are none."""
+    of_seed = []
+    for key in (one.base.name, one.variant.name):
+        trained = next((mine for mine in result.trained if mine.key == key), None)
+        of_seed.append({} if trained is None else dict(zip(trained.seeds or seeds, trained.test, strict=True)))
+    base, variant = of_seed
+    both = [seed for seed in seeds if seed in base and seed in variant]
+    by_metric = {
+        name: paired(values([base[seed] for seed in both], name), values([variant[seed] for seed in both], name))
+        for name in ("ne", "auc", "gauc")
+    }
     ne = by_metric["ne"]
+    if not both:
+        return None
     return Compared(
-        group=change.group,
-        base=change.base,
-        name=change.name,
-        key=change.key,
-        changed=different_options(change, shared),
+        group=one.change.group,
+        base=one.base.name,
+        name=one.change.name,
+        key=one.variant.name,
+        changed=one.changed,
         verdict="cannot be told" if ne is None else ne.verdict(lower_is_better=True),
         **by_metric,
     )
+
+
+def _costs(runs: Mapping[str, FinishedRun], dataset: StoredDataset, plan: AblationPlan) -> list[Cost]:
+    rankers = {name: run.ranker(dataset) for name, run in runs.items()}
+    sizes = {"history": plan.history, "candidates": plan.candidates, "repeats": plan.repeats}
+    return measure_costs(rankers, dataset, **sizes)
 
 
 def _kernel(
@@ -196,26 +177,3 @@ def _kernel(
         kernel = measure_kernels(run, dataset, asked, bar)
     files.write_json(kept, {"identity": identity, "kernel": kernel.model_dump(mode="json")})
     return kernel
-
-
-def _caveats(plan: AblationPlan, with_times: bool) -> list[str]:
-    said = [
-        "One log, one training recipe for all variants: what is worth nothing here may be worth something elsewhere, "
-        "and a variant may want another learning rate than its base.",
-        f"Intervals are Student's over {len(plan.seeds)} seeds; they hold the spread of seeds, not of logs or users. "
-        "Many comparisons are made, so of twenty variants that change nothing one is expected to look clear.",
-    ]
-    if not with_times:
-        said.append("The log has no times: age buckets, hour and weekday, and the recency bias are left out.")
-    if LINEAR in plan.groups:
-        said.append(
-            "Kernel errors are those of one trained skyline. A low kernel error is not needed for accuracy: a ranker "
-            "trains its own queries, keys and values and need not imitate the skyline. PMA and Lightning have no "
-            "kernel error: their weights are no fixed function of the skyline's queries and keys."
-        )
-        said.append(
-            "Latencies use trained weights and a made-up request, on one thread. Rows are as wide as LIME's "
-            f"(heads times links) for linear-attention, lrea and lightning; rank or length is {plan.links} for the "
-            "others. MHA's cost grows with the history."
-        )
-    return said

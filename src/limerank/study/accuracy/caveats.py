@@ -53,8 +53,7 @@ def caveats_of(study: AccuracyStudy) -> list[str]:
     revisions = {run.revision[:12] for row in study.rows for run in row.runs if run.revision is not None}
     if len(revisions) > 1:
         said.append(f"Runs were trained by {len(revisions)} revisions of the code: {', '.join(sorted(revisions))}.")
-    for failure in study.failures:
-        said.append(f"{failure.row} from seed {failure.seed} could not be finished: {failure.reason}.")
+    said += [failure.said for failure in study.failures]
     if study.row(BASELINE) is None:
         said.append(f"{BASELINE} was not trained, so there is no baseline to compare with.")
     return said

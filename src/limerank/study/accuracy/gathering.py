@@ -19,7 +19,6 @@ from limerank.study.accuracy.paired import Resampled, gap_interval, paired, resa
 from limerank.study.accuracy.results import (
     SHOWN,
     AccuracyStudy,
-    Failure,
     Gap,
     RowComparison,
     RowResult,
@@ -31,7 +30,7 @@ from limerank.study.accuracy.results import (
 from limerank.study.accuracy.rows import StudyRow
 from limerank.study.accuracy.scores import TestPart
 from limerank.study.paper import LEADERBOARD, TAOBAO_AD, public_table
-from limerank.study.results import Made
+from limerank.study.results import Failure, Made
 from limerank.training.run import FinishedRun
 
 

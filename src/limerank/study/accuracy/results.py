@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from limerank.metrics import Metrics
-from limerank.study.results import StudyResult
+from limerank.study.results import Failure, StudyResult
 
 SHOWN = {"auc": "AUC", "ne": "NE", "gauc": "gAUC", "session_auc": "session AUC"}
 """The metrics of the table, by their names in `Metrics`."""
@@ -173,14 +173,8 @@ class Search(BaseModel):
     """The file of another study whose search this is."""
     found_on: str | None = None
     """The dataset of that study."""
-
-
-class Failure(BaseModel):
-    """A final training that could not be finished."""
-
-    row: str
-    seed: int
-    reason: str
+    found_fingerprint: str | None = None
+    """Of that dataset; None in files of before."""
 
 
 class AccuracyStudy(StudyResult):

@@ -12,12 +12,12 @@ from limerank.errors import DataError, UsageError, did_you_mean
 from limerank.progress import Progress
 from limerank.schema import Schema
 from limerank.study.accuracy.gathering import Gathering
-from limerank.study.accuracy.results import AccuracyStudy, Failure, Search
+from limerank.study.accuracy.results import AccuracyStudy, Search
 from limerank.study.accuracy.rows import StudyRow, study_rows
 from limerank.study.accuracy.scores import TestPart, score_all
 from limerank.study.accuracy.search import SEARCH_SEED, found_in, grid, judged
 from limerank.study.configuration import StudyConfig
-from limerank.study.results import making
+from limerank.study.results import Failure, making
 from limerank.study.trainings import Pace, Variant, run_folder, train_variants
 from limerank.threads import available_cores
 from limerank.training.run import RECORD, FinishedRun

@@ -130,5 +130,8 @@ def found_in(path: Path, rows: Sequence[StudyRow]) -> Search:
             "rows": {row.name: study.search.rows[row.name] for row in rows},
             "found_in": study.search.found_in or path.name,
             "found_on": study.search.found_on or study.dataset.name,
+            "found_fingerprint": study.search.found_fingerprint
+            if study.search.found_in is not None
+            else study.dataset.fingerprint,
         }
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limerank.nn.layers.random_features import RandomFeatures
-from limerank.study.ablation.skyline import Attention, Skyline, softmax_scores
+from limerank.study.ablation.linear.skyline import Attention, Skyline, softmax_scores
 
 PSEUDO_INVERSE_FLOOR = 1e-5
 """Singular values of A(L, L) below this fraction of the largest count as zero."""

@@ -19,8 +19,8 @@ from limerank.errors import DataError
 from limerank.models.mha import MHARanker
 from limerank.progress import Bar
 from limerank.splits import Part
-from limerank.study.ablation.fitting import best_errors, centers, fit, random_rows, rank_holding, relative_errors
-from limerank.study.ablation.kernels import (
+from limerank.study.ablation.linear.fitting import best_errors, centers, fit, random_rows, rank_holding, relative_errors
+from limerank.study.ablation.linear.kernels import (
     FeatureKernel,
     FixedFeatureKernel,
     Kernel,
@@ -32,8 +32,8 @@ from limerank.study.ablation.kernels import (
     ProjectedLinkKernel,
     TruncatedKernel,
 )
+from limerank.study.ablation.linear.skyline import Attention, Skyline, candidates, histories, history_length
 from limerank.study.ablation.results import KernelError, KernelStudy
-from limerank.study.ablation.skyline import Attention, Skyline, candidates, histories, history_length
 from limerank.training.run import FinishedRun
 
 BOUND = "best of its rank (SVD)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limerank.study.ablation.kernels import Kernel
-from limerank.study.ablation.skyline import Attention
+from limerank.study.ablation.linear.kernels import Kernel
+from limerank.study.ablation.linear.skyline import Attention
 
 LEARNING_RATES = (0.03, 0.01, 0.003)
 """All are tried, from the same start; what is best on the requests that were fitted is kept, the start included."""
