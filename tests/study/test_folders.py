@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from calling import limerank
+from calling import answer, limerank
 
 from limerank.cli.study.common import dataset_for, studying
-from limerank.data.sources.simulated import SimulatedConfig
+from limerank.data.sources.simulated import SimulatedConfig, simulate
+from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ConflictError, UnavailableError, UsageError
 from limerank.report.page import Page
 from limerank.study.ablation.variants import check_bases
 from limerank.study.accuracy.search import found_in
 from limerank.study.logs.results import LogsStudy
 from limerank.study.results import QUICK, StudyResult, fill_whole, making
+from limerank.study.simulated_log import shaped_by_lime
 
 
 def test_a_quick_study_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -70,7 +72,31 @@ def test_a_folder_with_another_log_is_refused(tmp_path: Path) -> None:
     assert dataset_for(None, tmp_path, log=tiny) == made
     assert dataset_for(Path("named"), tmp_path) == Path("named")
     with pytest.raises(UsageError, match="holds another log"):
-        dataset_for(None, tmp_path)
+        dataset_for(None, tmp_path, log=tiny.model_copy(update={"topics": 4}))
+
+
+def test_rankers_are_compared_on_an_evaluation_log(tmp_path: Path) -> None:
+    """The medium one, as it is prepared by its own command: the quickstart's was shaped by LIME's results."""
+    made = dataset_for(None, tmp_path / "study")
+    assert dataset_for(None, tmp_path / "study") == made
+    answer("prepare", "evaluation", "medium", "--out", tmp_path / "medium")
+    opened, named = StoredDataset.open(made), StoredDataset.open(tmp_path / "medium")
+    assert (opened.fingerprint, opened.manifest.origin) == (named.fingerprint, named.manifest.origin)
+    assert shaped_by_lime(opened.manifest.origin) == []
+
+
+def test_logs_that_limes_results_have_shaped_are_named() -> None:
+    (said,) = shaped_by_lime(simulate(SimulatedConfig(users=12, items=3000, topics=3, sessions=6)).origin)
+    assert "(12 users, 3,000 items, 3 topics, 6 sessions)" in said
+    assert "flatter LIME" in said
+    assert shaped_by_lime({"source": "table"}) == []
+
+
+def test_what_a_study_says_of_the_log_it_drew(tmp_path: Path) -> None:
+    """Scaling varies the quickstart's topics, by design."""
+    sizes = ("--topics", "4,12", "--links", "4", "--threads", "1", "--out", tmp_path)
+    found = answer("study", "scaling", "--quick", "--only", "interests", *sizes)["caveats"]
+    assert [said for said in found if "quickstart's strengths (60 users, 200 items, 4 or 12 topics" in said]
 
 
 def test_a_quick_page_says_so_before_its_figures() -> None:

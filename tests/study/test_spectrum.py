@@ -261,6 +261,7 @@ def test_command_writes_a_page_and_json(runs: dict[str, Run], tmp_path: Path) ->
     assert page.count("<figure>") == 2
     assert all(words in page for words in ("σ² at 32", "paper: cross-attention", "random queries and keys"))
     assert not any("trained on shorter" in caveat for caveat in study.caveats)
+    assert "it may flatter LIME" in page, "which log it is"
 
 
 def test_paper_as_drawn() -> None:

@@ -65,7 +65,10 @@ def accuracy(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Accuracy of many rankers after the same search, several seeds each: the paper's table (b) on your data."""
+    """Accuracy of many rankers, several seeds each: the paper's table (b) on your data.
+
+    With --search all get the same number of trials on the validation part; without, each has its defaults.
+    """
     from dataclasses import replace
 
     from limerank.data.sources.simulated import SimulatedConfig, simulated_schema

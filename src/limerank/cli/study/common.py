@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limerank.study.results import StudyResult
 
 DatasetOption = Annotated[
-    Path | None, typer.Option(help="A prepared dataset; default: the quickstart's simulated log, made in --out.")
+    Path | None, typer.Option(help="A prepared dataset; default: the evaluation log medium, made in --out.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for datasets, runs and results.")]
 QuickOption = Annotated[
@@ -69,10 +69,11 @@ def deliver(result: StudyResult, folder: Path, show: Callable[[], None], *, as_j
 def dataset_for(
     dataset: Path | None, folder: Path, *, overwrite: bool = False, log: SimulatedConfig | None = None
 ) -> Path:
-    """The dataset that was named, or one of a simulated log (the quickstart's), made where the study is."""
+    """The dataset that was named, or one made where the study is: of a simulated log, or the evaluation log."""
     if dataset is not None:
         return dataset
-    from limerank.data.sources.simulated import SimulatedConfig
-    from limerank.study.simulated_log import simulated_dataset
+    from limerank.study.simulated_log import evaluation_dataset, simulated_dataset
 
-    return simulated_dataset(log or SimulatedConfig(), folder / "dataset", overwrite=overwrite)
+    if log is None:
+        return evaluation_dataset(folder, overwrite=overwrite)
+    return simulated_dataset(log, folder / "dataset", overwrite=overwrite)

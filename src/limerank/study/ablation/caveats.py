@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from limerank.study.ablation.results import AblationStudy
 from limerank.study.ablation.variants import LINEAR
+from limerank.study.simulated_log import shaped_by_lime
 
 
-def caveats_of(study: AblationStudy, *, with_times: bool) -> list[str]:
-    """A sentence or a few each."""
+def caveats_of(study: AblationStudy, origin: Mapping[str, Any], *, with_times: bool) -> list[str]:
+    """A sentence or a few each; `origin` is what the dataset says of its log."""
     said = [
         "One log, one training recipe for all variants: what is worth nothing here may be worth something elsewhere, "
         "and a variant may want another learning rate than its base.",
         f"Intervals are Student's over {len(study.made.seeds)} seeds; they hold the spread of seeds, not of logs or "
         "users. Many comparisons are made, so of twenty variants that change nothing one is expected to look clear.",
     ]
+    said += shaped_by_lime(origin)
     if not with_times:
         said.append("The log has no times: age buckets, hour and weekday, and the recency bias are left out.")
     if LINEAR in study.groups:

@@ -109,7 +109,8 @@ def run_ablation(
             result.costs = _costs(first, opened, plan)
         if plan.keep is not None and earlier is not None:
             result = with_kept(result, plan.keep.name, earlier)
-        return result.model_copy(update={"made": made(), "caveats": caveats_of(result, with_times=with_times)})
+        caveats = caveats_of(result, opened.manifest.origin, with_times=with_times)
+        return result.model_copy(update={"made": made(), "caveats": caveats})
 
 
 def _trained(key: str, runs: Runs, task: str, seeds: Sequence[int], chosen: Mapping[str, object]) -> Trained:

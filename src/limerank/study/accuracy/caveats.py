@@ -5,6 +5,7 @@ from __future__ import annotations
 from limerank.study.accuracy.gaps import BASELINE
 from limerank.study.accuracy.results import AccuracyStudy
 from limerank.study.paper import LABEL_B, LEADERBOARD_NOTE, TAOBAO_AD
+from limerank.study.simulated_log import shaped_by_lime
 
 FEW_USERS, FEW_SEEDS = 1000, 3
 
@@ -19,6 +20,7 @@ def caveats_of(study: AccuracyStudy) -> list[str]:
         )
     if dataset.source == "simulated":
         said.append("The log is simulated: what wins here wins on a log whose users behave as we wrote them.")
+    said += shaped_by_lime(dataset.origin)
     if dataset.published == TAOBAO_AD.name:
         said.append(f"Public leaderboard: {LEADERBOARD_NOTE}.")
     if dataset.select_on_test:

@@ -15,7 +15,7 @@ from limerank.study.results import making
 from limerank.study.scaling.grid import MODELS, fits_of, grid_variants, run_grid
 from limerank.study.scaling.interests import gaps_of, interest_variants, run_interests
 from limerank.study.scaling.results import Cell, InterestCell, ScalingStudy
-from limerank.study.simulated_log import simulated_dataset
+from limerank.study.simulated_log import shaped_by_lime, simulated_dataset
 
 Half = Literal["grid", "interests"]
 GRID_LOG = SimulatedConfig(users=400, items=3000, topics=24, sessions=36)
@@ -109,7 +109,7 @@ def run_scaling(
             task = task or task_there
         return ScalingStudy(
             made=made(),
-            caveats=_caveats(plan, dataset, only),
+            caveats=[*_caveats(plan, dataset, only), *_logs(plan, opened, only)],
             task=task,
             dataset=None if opened is None else opened.path.name,
             data_fingerprint=None if opened is None else opened.fingerprint,
@@ -138,3 +138,11 @@ def _caveats(plan: ScalingPlan, dataset: Path | None, only: Half | None) -> list
                 "events cannot matter in it much, whatever a ranker does with them."
             )
     return said
+
+
+def _logs(plan: ScalingPlan, grid: StoredDataset | None, only: Half | None) -> list[str]:
+    """What the logs are that quality is measured on."""
+    origins = [] if grid is None else [grid.manifest.origin]
+    if only != "grid":
+        origins.append({"source": "simulated", **plan.interest_log.origin(), "topics": plan.topics})
+    return [said for origin in origins for said in shaped_by_lime(origin)]

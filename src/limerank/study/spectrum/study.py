@@ -19,6 +19,7 @@ from limerank.models.hstu import HSTURanker
 from limerank.models.lime import LimeRanker
 from limerank.progress import Progress
 from limerank.study.results import Made, making
+from limerank.study.simulated_log import shaped_by_lime
 from limerank.study.spectrum import measuring, paper
 from limerank.study.spectrum.by_links import links_of, ranks_by_links, train_with_links
 from limerank.study.spectrum.energy import DEFINITIONS, effective_rank, energy_at, rank_for
@@ -200,7 +201,7 @@ def _result(
         spectra.append(Spectrum.of(source, matrix, link_shape, links[name], ranks))
     return SpectrumStudy(
         made=made,
-        caveats=_caveats(plan, pairs, runs),
+        caveats=[*_caveats(plan, pairs, runs), *shaped_by_lime(opened.manifest.origin)],
         dataset=opened.path.name,
         data_fingerprint=opened.fingerprint,
         pairs=len(pairs),
