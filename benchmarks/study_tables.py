@@ -15,6 +15,9 @@ from typing import Any
 import engine_tables
 from service_tables import section
 
+from limerank.study.accuracy.results import AccuracyStudy
+from limerank.study.accuracy.table import gap_words
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 README, EVIDENCE = ROOT / "README.md", ROOT / "docs/explanation/evidence.md"
@@ -70,7 +73,7 @@ def paper_rows() -> str:
     rows.insert(0, ["counting", *(number(study["floor"]["ne"]) for study in studies.values())])
     rows.append(["oracle", *(number((study["oracle"] or {}).get("ne")) for study in studies.values())])
     for lime, skyline in GAPS.items():
-        closed = [gap(row_of(study, lime)) for study in studies.values()]
+        closed = [gaps(study)[lime] for study in studies.values()]
         rows.append([f"{TABLE_B[lime]} closes, of TTSN to {skyline}", *closed])
     columns = [f"[{LOGS[log]}]({link(log)})" for log in studies]
     return table(["test NE, lower is better", *columns], rows)
@@ -113,10 +116,11 @@ def all_rows(log: str) -> Callable[[], str]:
 
     def written() -> str:
         study = accuracy()[log]
+        closes = gaps(study)
         rows = [["counting", *(number(study["floor"][one]) for one in METRICS), "-", "-"]]
         for row in study["rows"]:
             values = [spread(row["metrics"].get(one)) for one in METRICS]
-            rows.append([f"`{row['name']}`", *values, change(row), gap(row)])
+            rows.append([f"`{row['name']}`", *values, change(row), closes[row["name"]]])
         if study["oracle"] is not None:
             rows.append(["oracle", *(number(study["oracle"][one]) for one in METRICS), "-", "-"])
         return table(["", *METRICS.values(), "AUC against TTSN", "gap closed"], rows)
@@ -148,15 +152,10 @@ def change(row: dict[str, Any]) -> str:
     return "-" if value is None else f"{value:+.2f} %"
 
 
-def gap(row: dict[str, Any]) -> str:
-    """With its interval, where every resample has a gap."""
-    found = row["gap"]
-    if found is None:
-        return "-"
-    if found["of_means"] is None:
-        return "no gap"
-    between = "" if found["low"] is None else f" ({found['low']:.0%} to {found['high']:.0%})"
-    return f"{found['of_means']:.0%}{between}".replace("%", " %")
+def gaps(study: dict[str, Any]) -> dict[str, str]:
+    """How much of it each row closes, with an interval where the gap itself is clear."""
+    opened = AccuracyStudy.model_validate(study)
+    return {row.name: gap_words(opened, row).replace("%", " %") for row in opened.rows}
 
 
 def ratios() -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from limerank.metrics import paired_differences
+from limerank.report.page import Page
+from limerank.study.accuracy import table
+from limerank.study.accuracy.page import fill
 from limerank.study.accuracy.paired import METRICS, Resampled, gap_interval, over_seeds, paired, resample, seed_factors
+from limerank.study.accuracy.results import AccuracyStudy, Gap, PairedDifference, RowResult
+from limerank.study.pages import open_result
 
 DRAWS = 400
 
@@ -108,3 +114,45 @@ def test_the_interval_of_a_gap_is_that_of_the_difference_when_the_gap_is_known()
     assert closed.low is not None
     assert closed.high is not None
     assert found == pytest.approx((closed.low / 0.2, closed.high / 0.2))
+
+
+def study_with(high: float) -> tuple[AccuracyStudy, RowResult]:
+    """The committed study of the easy log, whose gap from TTSN to MHA is as near to zero as is said."""
+    study = open_result(Path(__file__).parents[2] / "docs/results/accuracy-easy.json").result
+    assert isinstance(study, AccuracyStudy)
+    compared, row = study.compared("mha", "baseline"), study.row("lime-mha")
+    assert compared is not None
+    assert row is not None
+    compared.metrics["ne"] = PairedDifference(difference=-0.08, low=-0.16, high=high, by_seed=[])
+    row.gap = Gap(skyline="mha", by_seed=[0.7], of_means=0.26, low=-0.5, high=71.44)
+    return study, row
+
+
+@pytest.mark.parametrize(("high", "clear"), [(-0.03, True), (-0.008, True), (-0.0079, False), (0.01, False)])
+def test_a_gap_that_is_not_clear_has_no_interval(high: float, clear: bool) -> None:
+    """Its interval holds zero, or nearly: the fraction's would end anywhere, and is said to be missing, not cut."""
+    study, row = study_with(high)
+    words = dict(table.verdicts(study))["lime-mha"]
+    if clear:
+        assert table.gap_text(study, row) == "26%"
+        assert table.gap_words(study, row) == "26% (-50% to 7144%)"
+        assert words.startswith("closes 26% (-50% to 7144%) of the NE gap ttsn -> mha; ")
+    else:
+        assert table.gap_text(study, row) == "26% ?"
+        assert table.gap_words(study, row) == "26%, gap not clear"
+        assert words.startswith("closes 26% of the NE gap ttsn -> mha, which is not clear; ")
+    study.comparisons = []
+    assert table.gap_words(study, row) == "26%, gap not clear", "a gap without an interval"
+
+
+def test_training_seconds_are_of_the_middle_seed() -> None:
+    """One seed that shared its core with something else does not move them."""
+    study, row = study_with(-0.03)
+    for run, seconds in zip(row.runs, (10.0, 11.0, 90.0), strict=True):
+        run.seconds = seconds
+    (cells,) = [cells for cells in table.cost_rows(study) if cells[0] == "lime-mha"]
+    assert cells[table.COST_COLUMNS.index("train s")] == "11"
+    page = Page("accuracy")
+    fill(page, study)
+    assert "the median over seeds" in page.html()
+    assert "the gap itself is not clear" in page.html()

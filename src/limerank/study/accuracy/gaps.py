@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limerank.metrics import Metrics
+from limerank.study.accuracy.results import AccuracyStudy, Gap
 
 BASELINE, SKYLINE = "ttsn", "mha"
 DEEP_SKYLINE = "hstu"
@@ -28,3 +29,16 @@ def gap_closed(baseline: Metrics, skyline: Metrics, model: Metrics) -> float | N
     if baseline.ne is None or skyline.ne is None or model.ne is None or baseline.ne <= skyline.ne:
         return None
     return (baseline.ne - model.ne) / (baseline.ne - skyline.ne)
+
+
+NEAREST = 0.1
+"""A gap is clear if its interval keeps off zero by this fraction of it: nearer, what is closed may be anything."""
+
+
+def is_clear(study: AccuracyStudy, gap: Gap) -> bool:
+    """Whether the gap from the baseline to the skyline is clear, so that fractions of it say something."""
+    compared = study.compared(gap.skyline, "baseline")
+    ne = None if compared is None else compared.metrics.get("ne")
+    if ne is None or ne.low is None or ne.high is None:
+        return False
+    return ne.high < 0 and -ne.high >= NEAREST * -ne.difference

@@ -5,6 +5,7 @@ from __future__ import annotations
 from limerank.report.intervals import interval_chart
 from limerank.report.page import Chart, Page
 from limerank.study.accuracy import table
+from limerank.study.accuracy.gaps import NEAREST
 from limerank.study.accuracy.results import AccuracyStudy, RowResult, Search
 from limerank.study.paper import LABEL_B, LEADERBOARD_NOTE, LEADERBOARD_OTHERS, TAOBAO_AD
 
@@ -17,7 +18,8 @@ METHOD = (
     "by that of always predicting the test part's own rate.",
     "The gap is the difference in NE between ttsn and a skyline: hstu for lime-xor, lime-hstu and isab, which have "
     "several layers, mha for all others. 100% is parity with the skyline. It is of NE averaged over seeds; the JSON "
-    "file has it by seed, too.",
+    "file has it by seed, too. A question mark: the gap itself is not clear, its interval over users and seeds holds "
+    f"zero or ends nearer to zero than {NEAREST:.0%} of the gap, so that a fraction of it may be anything.",
     "Intervals of differences: a resample draws the users of the test part with replacement, the same for both rows, "
     "and adds what other seeds would have changed: the difference is taken within each seed, and its mean over S seeds "
     "moves like Student's t with S - 1 degrees of freedom. Few seeds therefore make wide intervals. "
@@ -26,6 +28,11 @@ METHOD = (
     "Bytes per item are what serving keeps of an item in fp16; bytes per user are the user's state in fp32 with a "
     "history as long as was trained on. Counting is the score of smoothed rates of items and users: a ranker below it "
     "has learned too little. The oracle knows the true probabilities of a simulated log.",
+)
+
+SECONDS = (
+    "Training seconds are the median over seeds, of trainings side by side on a machine that may have been busy with "
+    "other things: their order tells more than their size. The JSON file has them by seed."
 )
 
 
@@ -43,6 +50,7 @@ def fill(page: Page, result: AccuracyStudy) -> None:
     page.heading("Differences")
     page.table(list(table.DIFFERENCE_COLUMNS), table.difference_rows(result))
     page.heading("What it cost")
+    page.paragraph(SECONDS, "small")
     page.table(list(table.COST_COLUMNS), table.cost_rows(result))
     if result.search is not None:
         _search(page, result)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from statistics import mean
+from statistics import median
 
 from limerank.metrics import Metrics
+from limerank.study.accuracy.gaps import is_clear
 from limerank.study.accuracy.results import (
     LOWER_IS_BETTER,
     SHOWN,
@@ -33,7 +34,7 @@ def accuracy_rows(study: AccuracyStudy) -> Cells:
                 row.name,
                 *(spread_text(row.spread(metric)) for metric in SHOWN),
                 percent(row.auc_change_percent),
-                gap_text(row),
+                gap_text(study, row),
             ]
         )
     if study.oracle is not None:
@@ -72,7 +73,7 @@ def cost_rows(study: AccuracyStudy) -> Cells:
             f"{row.parameters - row.embedding_parameters:,}",
             f"{row.item_bytes:,}",
             f"{row.user_bytes:,}",
-            f"{mean(run.seconds for run in row.runs):.0f}",
+            f"{median(run.seconds for run in row.runs):.0f}",
             ", ".join(str(run.best_epoch) for run in row.runs),
         ]
         for row in study.rows
@@ -125,8 +126,10 @@ def _verdict(study: AccuracyStudy, row: RowResult) -> str | None:
     if gap.of_means is None:
         said.append(f"{gap.skyline} is no better than the baseline here, so there is no gap to close")
     else:
-        between = "" if gap.low is None or gap.high is None else f" ({gap.low:.0%} to {gap.high:.0%})"
-        said.append(f"closes {gap.of_means:.0%}{between} of the NE gap ttsn -> {gap.skyline}")
+        clear = is_clear(study, gap)
+        between = f" ({gap.low:.0%} to {gap.high:.0%})" if clear and None not in (gap.low, gap.high) else ""
+        unclear = "" if clear else ", which is not clear"
+        said.append(f"closes {gap.of_means:.0%}{between} of the NE gap ttsn -> {gap.skyline}{unclear}")
         if len(known) < len(gap.by_seed):
             said.append(f"in {len(gap.by_seed) - len(known)} of {len(gap.by_seed)} seeds there was no gap")
     if (ne := compared.metrics.get("ne")) is not None:
@@ -155,9 +158,23 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}%"
 
 
-def gap_text(row: RowResult) -> str:
-    """Of NE averaged over seeds."""
-    return "-" if row.gap is None or row.gap.of_means is None else f"{row.gap.of_means:.0%}"
+def gap_text(study: AccuracyStudy, row: RowResult) -> str:
+    """Of NE averaged over seeds; a question mark where the gap is not clear."""
+    gap = row.gap
+    return "-" if gap is None or gap.of_means is None else f"{gap.of_means:.0%}{'' if is_clear(study, gap) else ' ?'}"
+
+
+def gap_words(study: AccuracyStudy, row: RowResult) -> str:
+    """The same with its interval, which there is only of a gap that is clear."""
+    gap = row.gap
+    if gap is None:
+        return "-"
+    if gap.of_means is None:
+        return "no gap"
+    if not is_clear(study, gap):
+        return f"{gap.of_means:.0%}, gap not clear"
+    between = "" if gap.low is None or gap.high is None else f" ({gap.low:.0%} to {gap.high:.0%})"
+    return f"{gap.of_means:.0%}{between}"
 
 
 def difference_cells(found: PairedDifference | None) -> list[object]:
