@@ -176,12 +176,18 @@ def ratios() -> str:
             f"{one['lime_ms']:.3g}",
             f"{one['skyline_ms']:,.3g}" if one["skyline_ms"] < 1000 else f"{one['skyline_ms']:,.0f}",
             f"{one['ratio']:.3g}x" if one["ratio"] < 1000 else f"{one['ratio']:,.0f}x",
-            "-" if one["paper"] is None else f"{one['paper']:.1f}x",
+            of_paper(one),
         ]
         for one in study["ratios"]
         if one["head"] and one["threads"] == threads
     ]
     return table(["candidates", "history", "QK", "LIME", "skyline", "ms", "skyline ms", "ratio", "paper's"], rows)
+
+
+def of_paper(one: dict[str, Any]) -> str:
+    """The paper's ratio, which measured no cached state."""
+    cached = "cached" in (one["lime_state"], one["skyline_state"])
+    return "-" if one["paper"] is None or cached else f"{one['paper']:.1f}x"
 
 
 def goals() -> str:

@@ -25,8 +25,8 @@ from limerank.study.latency.goals import CORNERS, are_for, judge
 from limerank.study.latency.measure import measure_point, take_turns
 from limerank.study.latency.page import fill
 from limerank.study.latency.ratios import exponent, growth, ratios, slower
-from limerank.study.latency.results import LatencyRow, LatencyStudy, MachinePeaks
-from limerank.study.latency.run import run_latency
+from limerank.study.latency.results import LatencyRow, LatencyStudy, MachinePeaks, Ratio, Slower
+from limerank.study.latency.run import run_latency, summarize
 from limerank.study.latency.served import (
     Contestant,
     Timed,
@@ -37,7 +37,7 @@ from limerank.study.latency.served import (
 )
 from limerank.study.latency.sweeps import AGAINST, MODELS, Plan, Sweep, doubling, quick_plan
 from limerank.study.paper_latency import ARCHITECTURES, PAPER_MS, paper_ratio
-from limerank.study.results import write_study
+from limerank.study.results import Made, write_study
 
 QUIET = Progress(quiet=True)
 
@@ -218,7 +218,23 @@ def test_where_lime_is_slower_is_found() -> None:
     rows = [row("lime-mha", total_ms=2.0), row("mha", total_ms=1.5), row("lime-xor", total_ms=2.0)]
     rows += [row("hstu", total_ms=9.0), row("mha", history=64, total_ms=0.1)]
     (one,) = slower(rows)
-    assert (one.lime, one.skyline, one.lime_ms, one.skyline_ms) == ("lime-mha", "mha", 2.0, 1.5)
+    assert (one.lime, one.skyline, one.lime_ms, one.skyline_ms, one.head) == ("lime-mha", "mha", 2.0, 1.5, True)
+    alone = [row("lime-mha", total_ms=2.0, head=False), row("mha", total_ms=1.9, head=False), row("hstu", total_ms=9.0)]
+    assert [(found.lime, found.head, found.skyline_ms) for found in slower([*alone, *rows])] == [
+        ("lime-mha", True, 1.5),
+        ("lime-mha", False, 1.9),
+    ]
+    assert Slower.model_validate(one.model_dump(exclude={"head"})).head, "files of before"
+
+
+def test_the_paper_stands_beside_computed_states_only() -> None:
+    """It measured no cached one: 6.3x is of both computed."""
+    rows = [row(name, sweep="history", history=16_384, total_ms=2.0) for name in ("lime-mha", "mha")]
+    rows += [row("lime-mha", sweep="history", history=16_384, total_ms=1.0, user_state="cached")]
+    found = {(one.lime_state, one.skyline_state): one.paper for one in ratios(rows)}
+    assert found == {("computed", "computed"): pytest.approx(8.55 / 1.36), ("cached", "computed"): None}
+    (cached,) = [one for one in ratios(rows) if one.lime_state == "cached"]
+    assert Ratio.model_validate({**cached.model_dump(), "paper": 6.3}).paper is None, "files of before"
 
 
 def test_the_papers_table() -> None:
@@ -343,6 +359,15 @@ def test_the_command_refuses_what_cannot_be_measured(tmp_path: Path) -> None:
     assert "did you mean 'mha'" in refusal(2, "study", "latency", "--models", "mhaa", "--out", tmp_path)
     with pytest.raises(UsageError, match="4 heads"):
         Plan(width=30)
+
+
+def test_more_threads_than_cores_are_told(finished: tuple[dict[str, Any], Path]) -> None:
+    facts, _ = finished
+    made = Made.model_validate(facts["made"])
+    for threads, told in (((1,), False), ((1, 4096), True)):
+        plan = replace(quick_plan(MODELS), threads=threads)
+        found = summarize(plan, [row("mha")], [], made, (0.5, 0.5, 0.5)).caveats
+        assert any("Threads 4096: more than there are cores" in caveat for caveat in found) is told
 
 
 def test_a_study_without_skylines_has_a_page(tmp_path: Path, finished: tuple[dict[str, Any], Path]) -> None:

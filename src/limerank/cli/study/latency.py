@@ -128,7 +128,11 @@ def show(result: LatencyStudy) -> None:
             [[goal.name, goal.goal, goal.measured, "yes" if goal.reached else "no"] for goal in result.goals],
             wrap="what",
         )
-    say(f"LIME is slower than its skyline at {len(result.slower)} sizes; the page lists them")
+    without = sum(not one.head for one in result.slower)
+    say(
+        f"LIME is slower than its skyline at {len(result.slower) - without} sizes, and without the head at {without}; "
+        "the page lists them"
+    )
     for peak in result.peaks:
         say(
             f"peaks in this process, {peak.threads} thread{'s' * (peak.threads > 1)}: {peak.gemm_gflops:.0f} GFLOP/s, "

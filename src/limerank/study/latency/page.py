@@ -120,7 +120,8 @@ def _ratios(page: Page, result: LatencyStudy) -> None:
     page.heading("How many times faster, at the right end of each sweep")
     page.paragraph(
         "Skyline time / LIME time, and beside it that of the paper's printed milliseconds at the same size (on a GPU "
-        "whose kind, batch and other sizes it does not name). Stages: user and interaction alone."
+        "whose kind, batch and other sizes it does not name; it measured no cached state). Stages: "
+        "user and interaction alone."
     )
     for head, words in ((True, "With the head, as served:"), (False, "The interaction alone, without the head:")):
         own = [one for one in result.ratios if one.head is head]
@@ -150,13 +151,16 @@ def _slower(page: Page, result: LatencyStudy) -> None:
     if not result.slower:
         page.paragraph("At no size that was measured.")
         return
-    page.paragraph("Short histories and few candidates: what links cost is then more than what they save.")
+    page.paragraph(
+        "Short histories and few candidates: what links cost is then more than what they save. Without the head: user "
+        "stage and interaction alone."
+    )
     page.table(
-        ["size", "times slower", "rankers", "threads", "LIME ms", "skyline ms"],
+        ["size", "times slower", "rankers", "head", "threads", "LIME ms", "skyline ms"],
         [
             [
                 *(_size(one), f"{one.lime_ms / one.skyline_ms:.2f}", f"{one.lime} / {one.skyline}"),
-                *(one.threads, _ms(one.lime_ms), _ms(one.skyline_ms)),
+                *("on" if one.head else "off", one.threads, _ms(one.lime_ms), _ms(one.skyline_ms)),
             ]
             for one in result.slower
         ],

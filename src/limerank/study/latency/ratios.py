@@ -109,19 +109,19 @@ def growth(rows: Sequence[LatencyRow]) -> list[Growth]:
 
 
 def slower(rows: Sequence[LatencyRow]) -> list[Slower]:
-    """The sizes at which LIME takes longer than its skyline, with the head, states computed."""
+    """The sizes at which LIME takes longer than its skyline, with the head and without, states computed."""
     found = []
-    served = chosen(rows, head=True, user_state="computed")
+    served = sorted(chosen(rows, user_state="computed"), key=lambda row: not row.head)
     for lime in served:
         for skyline in served:
             same = all(
                 getattr(lime, name) == getattr(skyline, name)
-                for name in ("sweep", "candidates", "history", "qk", "threads")
+                for name in ("sweep", "candidates", "history", "qk", "head", "threads")
             )
             if same and AGAINST.get(lime.model) == skyline.model and lime.total_ms > skyline.total_ms:
                 found.append(
                     Slower(
-                        **lime.model_dump(include={"sweep", "candidates", "history", "qk", "threads"}),
+                        **lime.model_dump(include={"sweep", "candidates", "history", "qk", "head", "threads"}),
                         lime=lime.model,
                         skyline=skyline.model,
                         lime_ms=lime.total_ms,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from limerank.bench.train.results import Goal, Spread
 from limerank.study.latency.sweeps import Sweep
@@ -72,6 +72,14 @@ class Ratio(BaseModel):
     stages_ratio: float
     """Of user and interaction stage alone, without looking up ids and names."""
     paper: float | None
+    """None where a state was cached, too: the paper measured none."""
+
+    @model_validator(mode="after")
+    def _of_computed_states(self) -> Self:
+        """In files of before as well."""
+        if "cached" in (self.lime_state, self.skyline_state):
+            self.paper = None
+        return self
 
 
 class Growth(BaseModel):
@@ -95,6 +103,8 @@ class Slower(BaseModel):
     candidates: int
     history: int
     qk: int
+    head: bool = True
+    """Files of before have those with the head only."""
     threads: int
     lime: str
     skyline: str

@@ -62,6 +62,8 @@ def summarize(
     """What follows from measured rows."""
     found_ratios, found_growth = ratios(rows), growth(rows)
     busy = f"Load average when it began: {load[0]:.2f} on {available_cores()} cores."
+    if more := [str(count) for count in plan.threads if count > available_cores()]:
+        busy += f" Threads {', '.join(more)}: more than there are cores, so threads wait for each other."
     missing = [name for name in plan.models if plan.model_section(name, plan.width + plan.heads) is None]
     caveats = [UNTRAINED, *([BEST_WAY] if max(plan.threads) > 1 else []), ONE_REQUEST, busy]
     if missing and plan.qk_widths:
