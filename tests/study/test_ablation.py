@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from calling import limerank
+from calling import answer, limerank
 
 from limerank.api.run import Run
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import UsageError
+from limerank.errors import DataError, UsageError
 from limerank.models import RANKERS, build_ranker, complete_model
 from limerank.models.incremental import incremental_user
+from limerank.progress import Progress
+from limerank.study import trainings
 from limerank.study.ablation.differences import paired
 from limerank.study.ablation.linear.costs import measure_costs
 from limerank.study.ablation.results import AblationStudy
@@ -28,6 +30,7 @@ from limerank.study.ablation.variants import (
     parse_groups,
     section,
 )
+from limerank.training.parallel import Job, train_all
 from limerank.training.run import FinishedRun
 
 ALL = [change for group in groups(32, 4).values() for change in group]
@@ -188,3 +191,30 @@ def test_quick_mode_writes_everything_and_keeps_it(dataset: StoredDataset, tmp_p
     again = json.loads(limerank(*arguments, *chosen).stdout)
     assert again["compared"] == facts["compared"]
     assert (tmp_path / "quick" / "runs" / "pma-seed2" / "run.json").stat().st_mtime_ns == written
+
+
+def test_a_training_that_is_not_finite_ends_no_ablation(
+    dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written down, its variant is compared in the seed that is left, and one without any is left out."""
+    lost = {"lime-mha-links-2-seed2", "lime-mha-links-1-seed1", "lime-mha-links-1-seed2"}
+
+    def train_some(jobs: list[Job], progress: Progress, *others: Any) -> list[FinishedRun]:
+        for job in jobs:
+            if job.out.name in lost:
+                others[-1](job, DataError("it is not finite"))
+        return train_all([job for job in jobs if job.out.name not in lost], progress, *others)
+
+    monkeypatch.setattr(trainings, "train_all", train_some)
+    arguments = ("study", "ablation", "--quick", "--dataset", dataset.path, "--models", "lime-mha", "--seeds", "2")
+    facts = answer(*arguments, "--groups", "links", "--threads", "1", "--out", tmp_path)
+    result = AblationStudy.model_validate({key: one for key, one in facts.items() if key not in ("result", "page")})
+    assert {(one.row, one.seed) for one in result.failures} == {
+        ("lime-mha-links-2", 2), ("lime-mha-links-1", 1), ("lime-mha-links-1", 2),
+    }  # fmt: skip
+    assert {one.key for one in result.compared} == {"lime-mha-links-2", "lime-mha-links-8"}
+    seeds = {one.key: len(one.ne.differences) for one in result.compared if one.ne is not None}
+    assert seeds == {"lime-mha-links-2": 1, "lime-mha-links-8": 2}
+    assert (result.of("lime-mha-links-2").seeds, result.of("lime-mha").seeds) == ([1], [])
+    assert "lime-mha-links-1 from seed 2 could not be finished: it is not finite." in result.caveats
+    assert "it is not finite" in Path(facts["page"]).read_text()

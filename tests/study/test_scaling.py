@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from calling import refusal
 from typer.testing import CliRunner
 
 from limerank.cli import app
 from limerank.data.sources.simulated import SimulatedConfig
 from limerank.data.store.dataset import StoredDataset
-from limerank.errors import ArgumentError, UsageError
+from limerank.errors import ArgumentError, DataError, UsageError
 from limerank.progress import Progress
 from limerank.report.page import Page
 from limerank.study import trainings
 from limerank.study.results import Made
 from limerank.study.scaling import paper
 from limerank.study.scaling.fit import fit_logarithms
-from limerank.study.scaling.grid import fits_of, grid_variants
+from limerank.study.scaling.grid import check_histories, fits_of, grid_variants
 from limerank.study.scaling.interests import gaps_of, interest_variants
 from limerank.study.scaling.page import fill
 from limerank.study.scaling.results import Cell, InterestCell, ScalingStudy, said
 from limerank.study.scaling.study import ScalingPlan, run_scaling
 from limerank.study.simulated_log import simulated_dataset
+from limerank.training.parallel import Job, train_all
+from limerank.training.run import FinishedRun
 
 MADE = Made(
     command="limerank study scaling",
@@ -235,3 +241,77 @@ def test_command_runs_and_keeps_what_is_finished(
     plan = ScalingPlan(histories=(8,), links=(4,), layers=(1, 3), seeds=(1,), epochs=1)
     again = run_scaling(dataset.path, plan, tmp_path / "quick", Progress(quiet=True), only="grid", workers=1)
     assert again.cells == study.cells
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--only", "interests", "--dataset", "datasets/easy"),
+            "draws logs of its own and has no use for --dataset",
+        ),
+        (("--only", "interests", "--history", "8"), "--only interests: --history is of the other half, grid"),
+        (("--only", "interests", "--layers", "1"), "--only interests: --layers is of the other half, grid"),
+        (("--only", "grid", "--topics", "8"), "--only grid: --topics is of the other half, interests"),
+        (("--only", "grid", "--deep"), "--only grid: --deep is of the other half, interests"),
+    ],
+)
+def test_options_of_the_half_that_is_left_out_are_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    told = refusal(2, "study", "scaling", "--quick", *options, "--out", tmp_path / "out")
+    assert said in " ".join(told.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_histories_that_nobody_has_are_refused(dataset: StoredDataset, tmp_path: Path) -> None:
+    """A cell of 5,000 events would be that of the longest under another name; spectrum refuses it, too."""
+    sizes = ("--only", "grid", "--dataset", dataset.path, "--history", "5,5000", "--out", tmp_path)
+    told = " ".join(refusal(2, "study", "scaling", "--quick", *sizes).split())
+    found = re.search(r"--history 5000: the longest history of \S+ has (\d+) events; pass smaller lengths", told)
+    assert found is not None
+    check_histories(dataset, (5, int(found[1])))
+    with pytest.raises(UsageError, match="the longest history of"):
+        check_histories(dataset, (5, int(found[1]) + 1))
+
+
+def test_a_training_that_is_not_finite_ends_no_grid(
+    dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written down and told, and what is left of its cell and of others is compared by seed."""
+    monkeypatch.setattr(trainings, "train_all", without({"lime-xor-n8-l4-seed2", "lime-xor-n8-l8-seed1"}))
+    plan = ScalingPlan(histories=(4, 8), links=(4, 8), layers=(3,), seeds=(1, 2), epochs=1)
+    study = run_scaling(dataset.path, plan, tmp_path, Progress(quiet=True), only="grid", workers=1)
+    assert {(one.row, one.seed) for one in study.failures} == {("lime-xor-n8-l4", 2), ("lime-xor-n8-l8", 1)}
+    assert len(study.cells) == 2 * 2 * 2 * 2 - 2
+    assert {at: len(change.ne) for at, change in study.grid("lime-xor").items()} == {
+        (4, 4): 2, (4, 8): 2, (8, 4): 1, (8, 8): 1,
+    }  # fmt: skip
+    assert "lime-xor-n8-l4 from seed 2 could not be finished: it is not finite." in study.caveats
+    page = Page("test")
+    fill(page, study)
+    monkeypatch.setattr(trainings, "train_all", without({""}))
+    with pytest.raises(DataError, match="no training was finished; the first: it is not finite"):
+        run_scaling(dataset.path, plan, tmp_path / "none", Progress(quiet=True), only="grid", workers=1)
+
+
+def without(names: set[str]) -> Callable[..., list[FinishedRun]]:
+    """`train_all` in which trainings whose folders are named so, or all for an empty name, cannot be finished."""
+
+    def train_some(jobs: list[Job], progress: Progress, *others: Any) -> list[FinishedRun]:
+        lost = [job for job in jobs if job.out.name in names or "" in names]
+        for job in lost:
+            others[-1](job, DataError("it is not finite"))
+        left = [job for job in jobs if job not in lost]
+        return train_all(left, progress, *others) if left else []
+
+    return train_some
+
+
+def test_seeds_that_are_missing_close_no_gap() -> None:
+    """Of a topic whose baseline failed in one seed the other seed is left; without any, there is no gap."""
+    cells = cells_of({1: 0.8, 2: 0.9}, {8: 0.05, 16: 0.1})
+    (few, many) = gaps_of([one for one in cells if (one.model, one.seed) != ("ttsn", 2)])
+    assert few.closed == pytest.approx([0.25])
+    assert many.closed == pytest.approx([0.5])
+    assert few.of_means == pytest.approx(0.25)
+    assert gaps_of([one for one in cells if one.model != "mha"]) == []
+    assert [gap.links for gap in gaps_of([one for one in cells if one.links != 8])] == [16]

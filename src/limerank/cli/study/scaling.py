@@ -53,18 +53,22 @@ def scaling(
     """
     from dataclasses import replace
 
-    from limerank.study.scaling.study import ScalingPlan, run_scaling
+    from limerank.errors import UsageError
+    from limerank.study.scaling.study import ScalingPlan, check_used, run_scaling
 
     plan = replace(ScalingPlan().quick() if quick else ScalingPlan(), deep=deep)
-    for option, given, name in (
-        ("--history", history, "histories"),
-        ("--links", links, "links"),
-        ("--layers", layers, "layers"),
-        ("--topics", topics, "topics"),
+    for option, given, name, half in (
+        ("--history", history, "histories", "grid"),
+        ("--links", links, "links", only),
+        ("--layers", layers, "layers", "grid"),
+        ("--topics", topics, "topics", "interests"),
     ):
         if given is not None:
+            if only is not None and half != only:
+                raise UsageError(f"--only {only}: {option} is of the other half, {half}; leave one of them out")
             plan = plan.having(name, parse_counts(given, option))
     plan = replace(plan, seeds=tuple(range(1, seeds + 1)) if seeds else plan.seeds, epochs=epochs or plan.epochs)
+    check_used(dataset, plan, only)
     progress = progress_for(as_json)
     with studying("scaling", out, quick=quick) as folder:
         progress.say(f"{plan.trainings(only)} trainings")

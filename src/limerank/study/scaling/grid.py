@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from limerank.config import TrainConfig
+from limerank.data.batches import RequestLoader
+from limerank.data.store.dataset import StoredDataset
+from limerank.errors import ArgumentError, DataError, UsageError
 from limerank.models import complete_model
 from limerank.progress import Progress
+from limerank.splits import Part
 from limerank.study.scaling.fit import Fit, fit_logarithms
 from limerank.study.scaling.results import Cell, usual_depth
-from limerank.study.trainings import Variant, train_variants
+from limerank.study.trainings import Failures, Variant, train_variants
 from limerank.training.run import FinishedRun
 
 MODELS = ("lime-xor", "lime-mha")
@@ -42,6 +46,17 @@ def grid_variants(
     return variants
 
 
+def check_histories(dataset: StoredDataset, histories: Sequence[int]) -> None:
+    """Refuse lengths that no request has: such a cell would be another one under a name of its own."""
+    most = max(histories)
+    loader = RequestLoader(dataset, Part.TEST, batch_requests=1, max_history=most)
+    longest = max(int(loader.history_lengths(dataset.requests_in(part)).max(initial=0)) for part in Part)
+    if longest < most:
+        raise UsageError(
+            f"--history {most}: the longest history of {dataset.path} has {longest:,} events; pass smaller lengths"
+        )
+
+
 def run_grid(
     dataset: Path,
     variants: Sequence[Variant],
@@ -51,9 +66,13 @@ def run_grid(
     *,
     overwrite: bool,
     workers: int | None,
+    failures: Failures,
 ) -> tuple[str, list[Cell]]:
-    """The task, and a cell for every variant and seed."""
-    runs = train_variants(dataset, variants, seeds, out, progress, overwrite=overwrite, workers=workers)
+    """The task, and a cell for every variant and seed that could be finished."""
+    runs = train_variants(
+        dataset, variants, seeds, out, progress, overwrite=overwrite, workers=workers, failed=failures
+    )
+    failures.unless_all(runs, out)
     task = next(iter(next(iter(runs.values())).record.test))
     return task, [_cell(run, task) for run in runs.values()]
 
@@ -61,18 +80,28 @@ def run_grid(
 def fits_of(cells: Sequence[Cell], model: str) -> list[Fit]:
     """By links and history, the same with their product, and by layers; those that the sizes allow."""
     own = [cell for cell in cells if cell.model == model]
+    if not own:
+        return []
     grid = [cell for cell in own if cell.layers == usual_depth(own)]
     sizes = {"l": [cell.links for cell in grid], "N": [cell.history for cell in grid]}
     values = [cell.ne for cell in grid]
     varied = {name: given for name, given in sizes.items() if len(set(given)) > 1}
-    fits = [fit_logarithms(varied, values)] if varied else []
+    fits = _fitted(varied, values) if varied else []
     if len(varied) == 2:
-        fits.append(fit_logarithms(varied, values, interaction=True))
+        fits += _fitted(varied, values, interaction=True)
     largest = max((cell.history, cell.links) for cell in grid)
     deep = [cell for cell in own if (cell.history, cell.links) == largest and cell.layers is not None]
     if len({cell.layers for cell in deep}) > 1:
-        fits.append(fit_logarithms({"n": [float(cell.layers or 1) for cell in deep]}, [cell.ne for cell in deep]))
+        fits += _fitted({"n": [float(cell.layers or 1) for cell in deep]}, [cell.ne for cell in deep])
     return fits
+
+
+def _fitted(sizes: Mapping[str, Sequence[float]], values: Sequence[float], *, interaction: bool = False) -> list[Fit]:
+    """None where too few cells could be finished."""
+    try:
+        return [fit_logarithms(sizes, values, interaction=interaction)]
+    except ArgumentError:
+        return []
 
 
 def _train(train: dict[str, Any], history: int) -> TrainConfig:
@@ -97,8 +126,6 @@ def _cell(run: FinishedRun, task: str) -> Cell:
 
 def defined(value: float | None, run: FinishedRun) -> float:
     """A metric that the log must define; a test part of one class has none."""
-    from limerank.errors import DataError
-
     if value is None:
         raise DataError(f"{run.path}: its test part has one class only, so NE and AUC are undefined; use a larger log")
     return value

@@ -12,7 +12,7 @@ from limerank.progress import Progress
 from limerank.study.scaling.grid import defined
 from limerank.study.scaling.results import Gap, InterestCell
 from limerank.study.simulated_log import simulated_dataset
-from limerank.study.trainings import Variant, train_variants
+from limerank.study.trainings import Failures, Variant, train_variants
 
 BASELINE = "ttsn"
 SKYLINES = {"lime-mha": "mha", "lime-xor": "hstu"}
@@ -37,6 +37,7 @@ def run_interests(
     *,
     overwrite: bool,
     workers: int | None,
+    failures: Failures,
 ) -> tuple[str, list[InterestCell]]:
     """Train everything on a log for each number of topics; the task, and a cell for each training."""
     cells, task = [], ""
@@ -45,7 +46,19 @@ def run_interests(
         folder = out / f"topics-{count}"
         config = base.model_copy(update={"topics": count})
         dataset = simulated_dataset(config, folder / "dataset", overwrite=overwrite)
-        runs = train_variants(dataset, variants, seeds, folder / "runs", progress, overwrite=overwrite, workers=workers)
+        failed = Failures(progress)
+        runs = train_variants(
+            dataset,
+            variants,
+            seeds,
+            folder / "runs",
+            progress,
+            overwrite=overwrite,
+            workers=workers,
+            failed=failed,
+        )
+        failed.unless_all(runs, folder)
+        failures.taken += [one.model_copy(update={"row": f"{one.row} ({count} topics)"}) for one in failed.taken]
         task = next(iter(next(iter(runs.values())).record.test))
         for run in runs.values():
             test = run.record.test[task]
@@ -66,17 +79,18 @@ def gaps_of(cells: Sequence[InterestCell]) -> list[Gap]:
     """The fraction of the NE gap between TTSN and its skyline that each ranker closes, with every number of links."""
     ne = {(cell.topics, cell.model, cell.links, cell.seed): cell.ne for cell in cells}
     gaps = []
-    seeds = sorted({cell.seed for cell in cells})
     for topics, model, links in dict.fromkeys((c.topics, c.model, c.links) for c in cells if c.links is not None):
+        three = ((BASELINE, None), (SKYLINES[model], None), (model, links))
+        seeds = sorted({cell.seed for cell in cells})
+        seeds = [seed for seed in seeds if all((topics, *which, seed) in ne for which in three)]
+        if not seeds:
+            continue
         closed = []
         for seed in seeds:
-            low, high = ne[topics, BASELINE, None, seed], ne[topics, SKYLINES[model], None, seed]
+            low, high, own = (ne[topics, *which, seed] for which in three)
             if high < low:  # a skyline that lost has no gap to close
-                closed.append((low - ne[topics, model, links, seed]) / (low - high))
-        low, high, own = (
-            mean(ne[topics, *which, seed] for seed in seeds)
-            for which in ((BASELINE, None), (SKYLINES[model], None), (model, links))
-        )
+                closed.append((low - own) / (low - high))
+        low, high, own = (mean(ne[topics, *which, seed] for seed in seeds) for which in three)
         gaps.append(
             Gap(
                 topics=topics,

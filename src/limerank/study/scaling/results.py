@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from statistics import mean, stdev
+from typing import TypeVar
 
 from pydantic import BaseModel, Field
 
-from limerank.study.results import StudyResult
+from limerank.study.results import Failure, StudyResult
 from limerank.study.scaling.fit import Fit
 
+Size = TypeVar("Size")
 ENOUGH = 0.95
 """The fraction of the gap that a number of links has to close to be enough."""
 
@@ -74,6 +76,7 @@ class ScalingStudy(StudyResult):
     fits: dict[str, list[Fit]] = Field(default_factory=dict)
     interests: list[InterestCell] = Field(default_factory=list)
     gaps: list[Gap] = Field(default_factory=list)
+    failures: list[Failure] = Field(default_factory=list)
 
     def grid(self, model: str) -> dict[tuple[int, int], Change]:
         """Changes of a ranker's cells of the usual depth, by (history, links), against its smallest cell."""
@@ -82,7 +85,8 @@ class ScalingStudy(StudyResult):
         by = {(c.history, c.links, c.seed): c for c in own if c.layers == depth}
         keys = sorted({(history, links) for history, links, _ in by})
         seeds = sorted({seed for *_, seed in by})
-        return {(n, count): _change([(by[n, count, seed], by[*keys[0], seed]) for seed in seeds]) for n, count in keys}
+        pairs = {at: [(by.get((*at, seed)), by.get((*keys[0], seed))) for seed in seeds] for at in keys}
+        return _changes(pairs)
 
     def depths(self, model: str) -> dict[int, Change]:
         """Changes by layers, against the fewest, at the one history and number of links with several depths."""
@@ -94,7 +98,7 @@ class ScalingStudy(StudyResult):
         by = {(c.layers, c.seed): c for c in own if (c.history, c.links) == at and c.layers is not None}
         layers = sorted({number for number, _ in by})
         seeds = sorted({seed for _, seed in by})
-        return {n: _change([(by[n, seed], by[layers[0], seed]) for seed in seeds]) for n in layers}
+        return _changes({n: [(by.get((n, seed)), by.get((layers[0], seed))) for seed in seeds] for n in layers})
 
     def depths_at(self, model: str) -> tuple[int, int] | None:
         """The history and links at which depths were tried."""
@@ -134,8 +138,14 @@ def said(values: list[float], digits: int = 2, *, sign: bool = True) -> str:
     return f"{middle} ± {stdev(values):.{digits}f}" if len(values) > 1 else middle
 
 
-def _change(pairs: list[tuple[Cell, Cell]]) -> Change:
-    return Change(
-        ne=[100 * (cell.ne / base.ne - 1) for cell, base in pairs],
-        auc=[100 * (cell.auc / base.auc - 1) for cell, base in pairs],
-    )
+def _changes(pairs: dict[Size, list[tuple[Cell | None, Cell | None]]]) -> dict[Size, Change]:
+    """By size, in the seeds in which a cell and its base were finished; without sizes that have none."""
+    both = {at: [(cell, base) for cell, base in own if cell and base] for at, own in pairs.items()}
+    return {
+        at: Change(
+            ne=[100 * (cell.ne / base.ne - 1) for cell, base in own],
+            auc=[100 * (cell.auc / base.auc - 1) for cell, base in own],
+        )
+        for at, own in both.items()
+        if own
+    }

@@ -10,12 +10,14 @@ from typing import Any, Literal
 from limerank.config import TrainConfig
 from limerank.data.sources.simulated import SimulatedConfig
 from limerank.data.store.dataset import StoredDataset
+from limerank.errors import UsageError
 from limerank.progress import Progress
 from limerank.study.results import making
-from limerank.study.scaling.grid import MODELS, fits_of, grid_variants, run_grid
+from limerank.study.scaling.grid import MODELS, check_histories, fits_of, grid_variants, run_grid
 from limerank.study.scaling.interests import gaps_of, interest_variants, run_interests
 from limerank.study.scaling.results import Cell, InterestCell, ScalingStudy
 from limerank.study.simulated_log import shaped_by_lime, simulated_dataset
+from limerank.study.trainings import Failures
 
 Half = Literal["grid", "interests"]
 GRID_LOG = SimulatedConfig(users=400, items=3000, topics=24, sessions=36)
@@ -82,6 +84,8 @@ def run_scaling(
     workers: int | None = None,
 ) -> ScalingStudy:
     """Train what is not there yet, and put it together."""
+    check_used(dataset, plan, only)
+    failures = Failures(progress)
     with making(plan.seeds, quick=quick) as made:
         task, opened = "", None
         cells: list[Cell] = []
@@ -89,10 +93,18 @@ def run_scaling(
         if only != "interests":
             path = dataset or simulated_dataset(plan.grid_log, out / "dataset", overwrite=overwrite)
             opened = StoredDataset.open(path)
+            check_histories(opened, plan.histories)
             variants = grid_variants(plan.histories, plan.links, plan.layers, {"epochs": plan.epochs})
             progress.say(f"grid: {len(variants) * len(plan.seeds)} trainings")
             task, cells = run_grid(
-                path, variants, plan.seeds, out / "runs", progress, overwrite=overwrite, workers=workers
+                path,
+                variants,
+                plan.seeds,
+                out / "runs",
+                progress,
+                overwrite=overwrite,
+                workers=workers,
+                failures=failures,
             )
         if only != "grid":
             training = TrainConfig(epochs=plan.epochs)
@@ -105,11 +117,12 @@ def run_scaling(
                 progress,
                 overwrite=overwrite,
                 workers=workers,
+                failures=failures,
             )
             task = task or task_there
         return ScalingStudy(
             made=made(),
-            caveats=[*_caveats(plan, dataset, only), *_logs(plan, opened, only)],
+            caveats=[*_caveats(plan, dataset, only), *_logs(plan, opened, only), *failures.caveats()],
             task=task,
             dataset=None if opened is None else opened.path.name,
             data_fingerprint=None if opened is None else opened.fingerprint,
@@ -117,7 +130,16 @@ def run_scaling(
             fits={model: fits_of(cells, model) for model in MODELS} if cells else {},
             interests=interests,
             gaps=gaps_of(interests),
+            failures=failures.taken,
         )
+
+
+def check_used(dataset: Path | None, plan: ScalingPlan, only: Half | None) -> None:
+    """Refuse what the half that is made does not read."""
+    if only == "interests" and dataset is not None:
+        raise UsageError("--only interests: draws logs of its own and has no use for --dataset; leave one of them out")
+    if only == "grid" and plan.deep:
+        raise UsageError("--only grid: --deep is of the other half, interests; leave one of them out")
 
 
 def _caveats(plan: ScalingPlan, dataset: Path | None, only: Half | None) -> list[str]:
