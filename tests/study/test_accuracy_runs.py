@@ -201,7 +201,9 @@ def test_started_again_it_does_nothing_but_what_is_missing(studied: Studied, mon
     )
     other = limerank(*studied.command, "--epochs", "2")
     assert other.returncode == 2
-    assert "was trained otherwise or on other data; pass another --out, or --overwrite" in other.stderr
+    assert "was trained with train.epochs 1, not 2; pass another --out, or --overwrite" in " ".join(
+        other.stderr.split()
+    )
 
 
 def test_the_search_of_another_study(studied: Studied, tmp_path: Path, dataset: Dataset) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from calling import limerank
+from calling import limerank, refusal
 
 from limerank.data.build.prepare import prepare
 from limerank.data.raw.log import RawLog
@@ -80,14 +81,24 @@ def test_properties_of_a_dataset(dataset: StoredDataset) -> None:
 
 def test_the_command_writes_a_file_and_a_page(dataset: StoredDataset, tmp_path: Path) -> None:
     out = tmp_path / "logs"
-    done = limerank("study", "logs", "--dataset", dataset.path, "--dataset", dataset.path, "--out", out, "--json")
+    other = tmp_path / "copies" / dataset.path.name
+    shutil.copytree(dataset.path, other)
+    done = limerank("study", "logs", "--dataset", dataset.path, "--dataset", other, "--out", out, "--json")
     facts = json.loads(done.stdout)
     study = LogsStudy.model_validate(json.loads((out / "logs.json").read_text()))
-    assert [log.name for log in study.logs] == [str(dataset.path)] * 2  # of equal names the whole path is shown
+    assert [log.name for log in study.logs] == [str(dataset.path), str(other)]  # of equal names the whole path is shown
     assert facts["result"] == str(out / "logs.json")
     page = (out / "logs.html").read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<figure>") == 2
     assert "effective values per user" in page
+
+
+def test_one_dataset_twice_is_refused(dataset: StoredDataset, tmp_path: Path) -> None:
+    """Under another name of the same folder, too: two equal columns compare nothing."""
+    again = dataset.path / ".." / dataset.path.name
+    told = refusal(2, "study", "logs", "--dataset", dataset.path, "--dataset", again, "--out", tmp_path / "out")
+    assert "is named twice; leave one of them out" in " ".join(told.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_quick_mode_draws_an_evaluation_log_and_keeps_it(tmp_path: Path) -> None:

@@ -121,16 +121,23 @@ def finished_run(job: Job, data_fingerprint: str) -> FinishedRun | None:
     if not (job.out / RECORD).is_file():
         return None
     run = FinishedRun.open(job.out)
-    asked = (
-        complete_model(job.config.model, "study"),
-        job.config.train,
-        job.config.seed,
-        data_fingerprint,
-    )
-    was = complete_model(run.config.model, str(run.path))  # options that came since have the values that were so then
-    if (was, run.config.train, run.config.seed, run.record.data_fingerprint) != asked:
-        raise UsageError(f"{job.out}: was trained otherwise or on other data; pass another --out, or --overwrite")
+    if run.record.data_fingerprint != data_fingerprint:
+        raise UsageError(f"{job.out}: was trained on other data; pass another --out, or --overwrite")
+    was, asked = _keys(run.config, str(run.path)), _keys(job.config, "study")
+    if others := [key for key in {**was, **asked} if was.get(key) != asked.get(key)]:
+        key, more = others[0], f" and {len(others) - 1} more" * (len(others) > 1)
+        raise UsageError(
+            f"{job.out}: was trained with {key} {was.get(key)}, not {asked.get(key)}{more}; pass another --out, or "
+            "--overwrite"
+        )
     return run
+
+
+def _keys(config: RunConfig, where: str) -> dict[str, Any]:
+    """By dotted key; options that came since have the values that were so then."""
+    model = {f"model.{key}": value for key, value in complete_model(config.model, where).items()}
+    train = {f"train.{key}": value for key, value in config.train.model_dump().items()}
+    return {**model, **train, "seed": config.seed}
 
 
 class Pace:

@@ -30,10 +30,15 @@ def logs(
 ) -> None:
     """What logs are like: sizes, lengths, popularity, repeats, drift, floors of counting; nothing is trained."""
     from limerank.data.store.dataset import StoredDataset
+    from limerank.errors import UsageError
     from limerank.study.logs.page import property_rows
     from limerank.study.logs.run import evaluation_datasets, run_logs
 
-    given = [StoredDataset.open(path) for path in dataset or ()]
+    paths = dataset or []
+    for number, path in enumerate(paths):
+        if path.resolve() in [before.resolve() for before in paths[:number]]:
+            raise UsageError(f"--dataset {path}: is named twice; leave one of them out")
+    given = [StoredDataset.open(path) for path in paths]
     with studying("logs", out, quick=quick) as folder:
         chosen = given or evaluation_datasets(folder, quick=quick, overwrite=overwrite)
         result = run_logs(chosen, progress_for(as_json), quick=quick)
