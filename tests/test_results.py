@@ -12,6 +12,9 @@ from types import ModuleType
 
 import pytest
 
+from limerank.models import complete_model
+from limerank.study.configuration import StudyConfig
+
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
 
@@ -84,3 +87,25 @@ def test_an_unknown_name_and_a_missing_log_are_told() -> None:
     )
     assert unknown.returncode == 1
     assert "no result 'accuracy-esy'" in unknown.stderr
+
+
+@pytest.mark.parametrize("name", MAKING.EARLIER)
+def test_a_file_of_an_older_format_has_a_command_of_today(name: str) -> None:
+    """For its log, its rankers and its seeds, with files that are there; no commit, which a rewritten history loses."""
+    told = MAKING.command_of(f"accuracy-{name}")
+    assert "git" not in told
+    prepared, study = (
+        shlex.split(f"limerank {one}")[1:] for one in told.partition(": limerank ")[2].split("; limerank ")
+    )
+    facts = json.loads((ROOT / f"docs/results/accuracy-{name}.json").read_text())
+    option = {one: study[at + 1] for at, one in enumerate(study) if one.startswith("--")}
+    assert set(option["--models"].split(",")) == {row["model"] for row in facts["results"]}
+    assert int(option["--seeds"]) == len({row["seed"] for row in facts["results"]})
+    assert option["--dataset"] == prepared[prepared.index("--out") + 1]
+    config = StudyConfig.read(ROOT / option["--config"]) if "--config" in option else StudyConfig()
+    for ranker, trained in facts["origin"]["rankers"].items():
+        model = complete_model(config.model(ranker), "test")
+        train = config.with_train(epochs=int(option.get("--epochs", 4))).training(ranker)
+        assert model["tower_shortcut"] == trained["model"]["tower_shortcut"]
+        assert model.get("sharpness") == trained["model"].get("sharpness")
+        assert (train.epochs, train.learning_rate) == (trained["train"]["epochs"], trained["train"]["learning_rate"])

@@ -22,10 +22,11 @@ from limerank.typed import validate
 PACKAGE, MODULES = "limerank.study", ("results", "page")
 FIX = "name the JSON file that a `limerank study` command wrote"
 TITLE = "limerank studies"
+UNREAD = ", in a format that is no longer read; run the study again on its log"
 # keys that only results of these have, and the commands that make them
 OTHERS = {
-    "verdicts": "the result of an older `limerank study accuracy`; run the study again",
-    "by_candidates": "the result of an older `limerank study latency`; run the study again",
+    "verdicts": f"the result of an older `limerank study accuracy`{UNREAD}",
+    "by_candidates": f"the result of an older `limerank study latency`{UNREAD}",
     "held": "a result of the soak, not of a study",
     "gemm_gflops": "a result of `limerank bench`, not of a study",
     "peaks": "a result of `limerank bench`, not of a study",
