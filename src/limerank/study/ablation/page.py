@@ -84,8 +84,11 @@ def _kept(page: Page, result: AblationStudy) -> None:
     mine = [group for group in result.groups if not any(group in one.groups for one in result.kept)]
     told = [(mine, "this one", result.made), *((one.groups, one.file, one.made) for one in result.kept)]
     page.table(
-        ["groups", "of", "started", "revision"],
-        [[", ".join(names), file, made.started, (made.revision or "-")[:12]] for names, file, made in told],
+        ["groups", "of", "started", "revision", "processor"],
+        [
+            [", ".join(names), file, made.started, (made.revision or "-")[:12], made.machine.get("processor", "-")]
+            for names, file, made in told
+        ],
         style="words",
     )
 
