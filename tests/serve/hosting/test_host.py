@@ -366,6 +366,31 @@ def test_what_is_compared_is_opened_as_what_is_served(opened: Open, ids: list[st
     assert closed == [ids[1], ids[1]]
 
 
+def test_engines_elsewhere_are_two_at_most(opened: Open, ids: list[str]) -> None:
+    """What they keep for a bundle is not there three times: the previous one is closed, and a rollback opens it."""
+    there: list[str] = []
+    most = 0
+
+    class Elsewhere(Engine):
+        def close(self) -> None:
+            there.remove(self.bundle.manifest.id)
+            super().close()
+
+    def open_elsewhere(store: BundleStore, bundle_id: str, **given: Any) -> Engine:
+        nonlocal most
+        there.append(bundle_id)
+        most = max(most, len(there))
+        return Elsewhere(store.open_bundle(bundle_id), **given)
+
+    host = opened(open_engine=open_elsewhere)
+    for bundle_id in (ids[1], ids[0], ids[1]):
+        host.activate(bundle_id)
+        assert host.served_ids == there == [bundle_id]
+    assert host.roll_back().verified_files > 0
+    assert host.served_ids == there == [ids[0]]
+    assert most == 2
+
+
 def test_diff_counts_items(opened: Open, ids: list[str], hosted_store: Path) -> None:
     """A folded bundle has the items that were upserted, the command says so too, and gc spares what is routed."""
     host = opened()

@@ -70,7 +70,7 @@ class Host:
         retention_days: float | None = None,
         histories: str | None = None,
         owner: bool = True,
-        keep_previous: bool = True,
+        keep_previous: bool | None = None,
         max_age_hours: float | None = None,
         follow: bool = True,
         on_warm: Warmed | None = None,
@@ -79,10 +79,12 @@ class Host:
         """Serve a store's active bundle; ready, and warm, when this returns.
 
         The host owns the store until it is closed, and a second one is refused; `owner=False` is for processes of a
-        supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback. With
-        `follow` the host notices what other processes activate. `on_warm` is told after each request of a warm-up how
-        many there were, and of how many. `histories` is the address of a Redis that has the store's events; by default
-        they are in its own file. `open_engine` opens other engines than those of one machine.
+        supervisor that owns it. With `keep_previous` the bundle that was active before stays open for a rollback; by
+        default it does where that costs nothing but mapped files, which is not so with other engines than those of one
+        machine, that `open_engine` opens: what they keep for a bundle would have to be there three times while the next
+        one is activated. With `follow` the host notices what other processes activate. `on_warm` is told after each
+        request of a warm-up how many there were, and of how many. `histories` is the address of a Redis that has the
+        store's events; by default they are in its own file.
         """
         opened = store if isinstance(store, BundleStore) else BundleStore.open(store)
         with ExitStack() as ends:
@@ -101,7 +103,7 @@ class Host:
                 stored,
                 warmup_requests=warmup_requests,
                 on_warm=on_warm,
-                keep_previous=keep_previous,
+                keep_previous=open_engine == Engine.open if keep_previous is None else keep_previous,
                 open_engine=open_engine,
             )
             host = cls(opened, stored, log, opener, max_age_hours)

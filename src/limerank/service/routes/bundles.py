@@ -80,7 +80,7 @@ def activate_bundle(service: Service, call: Call) -> Reply:
 
 @handles("roll_back")
 def roll_back(service: Service, call: Call) -> Reply:
-    """The previous bundle is still open, so this takes no warm-up."""
+    """A previous bundle that is still open takes no warm-up; with shards, or after a restart, it is opened first."""
     body: ActivateRequest = call.body
     return _activated(service, service.host.roll_back(body.expected_current))
 

@@ -155,7 +155,7 @@ export function mount(main, app) {
   }
 
   async function rollBack(found) {
-    const lines = [h("span", {}, "The bundle that was active before answers again, at once: it is still open."), h("span", {}, "From ", h("code", {}, found.current), " to ", h("code", {}, found.previous), ".")];
+    const lines = [h("span", {}, "The bundle that was active before answers again: at once if it is still open, or when it is verified and warmed up."), h("span", {}, "From ", h("code", {}, found.current), " to ", h("code", {}, found.previous), ".")];
     if (await confirmed({ title: "Roll back?", lines, action: "Roll back", scope: "admin" })) await exchange("/v1/bundles/rollback", found, "Rolling back…");
   }
 
