@@ -84,5 +84,6 @@ class OwnRedis:
     def _end(self, number: int) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait()
+            self.process.send_signal(signal.SIGCONT)  # a test may have stopped it
+            self.process.wait(LONGEST_START)
             self.process = None

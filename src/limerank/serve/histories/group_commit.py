@@ -44,7 +44,7 @@ class GroupCommit(Generic[Work, Result]):
             while not mine.done:  # works are taken in order, so it comes to this one
                 self._next_group()
         if mine.error is not None:
-            raise _for_one_thread(mine.error)
+            raise for_one_thread(mine.error)
         return mine.result  # type: ignore[return-value]
 
     def _next_group(self) -> None:
@@ -68,7 +68,7 @@ class GroupCommit(Generic[Work, Result]):
                 waiting.done = True
 
 
-def _for_one_thread(error: BaseException) -> BaseException:
+def for_one_thread(error: BaseException) -> BaseException:
     """An error of its own for each thread that one befell."""
     if isinstance(error, LimerankError):
         return type(error)(*error.args)

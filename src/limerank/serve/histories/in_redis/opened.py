@@ -28,10 +28,10 @@ class OpenedStore:
         self.keys = keys
         self._salt: bytes | None = None
 
-    def salt(self) -> bytes | None:
-        """The key of the digests; None while nothing was ever stored."""
+    def salt(self, *, again: bool = True) -> bytes | None:
+        """The key of the digests; None while nothing was ever stored. `again`: ask twice if need be."""
         if self._salt is None:
-            found = self.server.ask(lambda client: client.hmget(self.keys.store, ["format", "salt"]))
+            found = self.server.ask(lambda client: client.hmget(self.keys.store, ["format", "salt"]), again=again)
             self._salt = None if found == [None, None] else self._checked(*found)
         return self._salt
 
@@ -51,7 +51,7 @@ class OpenedStore:
         """What a change of the store answers, which is made if need be."""
         for _ in range(ATTEMPTS):
             try:
-                return work(self.salt() or self._begun())
+                return work(self.salt(again=False) or self._begun())  # whoever writes tries again, and counts the time
             except OtherStoreError:
                 self._salt = None
         raise ConflictError(f"{self.server.address}: somebody removes the histories again and again; try later")

@@ -84,13 +84,14 @@ class RedisServer:
                 raise UnavailableError(f"{self.address}: is Redis {version}; 6.2 or newer, or Valkey, is needed")
         self._warn_if_lossy()
 
-    def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Ask something; once more at once, if a connection that was idle turns out to be broken."""
+    def ask(self, question: Callable[[Any], Answer], *, again: bool = True) -> Answer:
+        """Ask something; once more at once (`again`), if a connection that was idle turns out to be broken."""
         try:
             with self.explained():
                 return question(self.client)
         except AwayError:
-            pass
+            if not again:
+                raise
         with self.explained():
             return question(self.client)
 
