@@ -184,6 +184,18 @@ def limits(fleet: RayFleet, folder: Path) -> Iterator[tuple[str, Any]]:
                 list(rows)
         except (LimerankError, IndexError) as error:
             yield name, f"{type(error).__name__}: {error}"
+    try:
+        with fleet._explained("shard 4"):
+            lacking_memory()
+    except LimerankError as error:
+        yield "no memory", f"{type(error).__name__}: {error}"
+
+
+def lacking_memory() -> None:
+    """What a worker raises that asks for more than any machine has."""
+    import ray
+
+    ray.get(ray.remote(lambda: np.zeros(1 << 60, dtype=np.uint8)).remote())
 
 
 def run(path: str, store: str, block: str, engine: str) -> Iterator[tuple[str, Any]]:

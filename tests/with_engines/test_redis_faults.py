@@ -22,7 +22,6 @@ from limerank.serve.histories.in_redis.store import RedisHistories
 from limerank.serve.histories.writing import CAP_SLACK
 from with_engines.redis_servers import DURABLE, OwnRedis, free_port
 
-
 SECONDS = 60.0
 """No wait takes so long; a test that waits longer has failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from limerank.serve.sharded import shard as shard_module
 from limerank.serve.sharded.deployed import assignments
 from limerank.serve.sharded.engine import ShardedEngine, check_shardable
 from limerank.serve.sharded.messages import Answer, Question
-from limerank.serve.sharded.shard import Shard
+from limerank.serve.sharded.shard import ServedShard, Shard
 from limerank.serve.sharded.slices import cut
 
 ITEMS = 500
@@ -211,6 +212,38 @@ def test_whether_a_scorer_hangs(lime: Bundle, monkeypatch: pytest.MonkeyPatch) -
         go.set()
         assert refused.result().refused == "went on"
         shard.check_health()
+
+
+def test_a_busy_scorer_does_not_hold_up_the_loop_of_serve(lime: Bundle) -> None:
+    """Whatever Ray does with methods that are not async; and a question whose asker has gone is not begun."""
+    served = ServedShard(assignments(lime, cut(lime.manifest.items, 2))[0])
+    begun, go = threading.Event(), threading.Event()
+    answered: list[int] = []
+    question = Question(lime.manifest.id, "folded", (), 1, 0, None, np.zeros(0, dtype=np.int32), None)
+
+    def hang(asked: Question, *_: object) -> Answer:
+        answered.append(asked.k)
+        begun.set()
+        assert go.wait(60)
+        raise BundleError("went on")
+
+    async def ask() -> None:
+        first = asyncio.create_task(served.answer(question))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        gone, facts = (asyncio.create_task(one) for one in (served.answer(replace(question, k=2)), served.facts()))
+        await asyncio.sleep(0)  # the loop goes on
+        served.check_health()
+        gone.cancel()
+        assert not first.done()
+        go.set()
+        assert (await first).refused == "went on"
+        assert (await facts).bundle == lime.manifest.id
+        assert answered == [1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(served.shard, "_answer", hang)
+        asyncio.run(asyncio.wait_for(ask(), 60))
 
 
 def test_a_slice_that_is_not_what_was_verified(lime: Bundle, tied: StoredDataset, tmp_path: Path) -> None:

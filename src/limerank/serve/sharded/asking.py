@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from limerank.errors import UsageError
+from limerank.serve.sharded.explaining import line_of
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -136,7 +137,7 @@ class Asking(Generic[Q, A]):
                         if number in self._doubting:  # a knock may wait for a replica that hangs
                             self._doubting[number].cancel()
                         return one.result()
-                    reason = _line(one.exception())
+                    reason = line_of(one.exception())
                     self.counts.failed += 1
                 if not calls:  # failed, not slow: somebody else may have it, or it is being started again
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -178,7 +179,7 @@ class Asking(Generic[Q, A]):
                     await asyncio.wait_for(asyncio.ensure_future(self._knock(number)), left)
                     return
                 except Exception as error:  # late, or its process died and another may be there soon
-                    reason = "" if isinstance(error, TimeoutError) else _line(error)
+                    reason = "" if isinstance(error, TimeoutError) else line_of(error)
                     await asyncio.sleep(min(KNOCK_SECONDS, left))
             self._lose(number, reason or f"no answer in {patient:.0f} ms")
         finally:
@@ -198,8 +199,3 @@ class Asking(Generic[Q, A]):
             log.warning("shard %d is back after %.1f seconds", number + 1, time.monotonic() - began)
         finally:
             self._knocking.pop(number, None)
-
-
-def _line(error: BaseException | None) -> str:
-    """An error of Ray in a few words; its own texts fill pages."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120] if str(error).strip() else ''}"

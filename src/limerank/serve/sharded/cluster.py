@@ -19,6 +19,7 @@ from typing import Any
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
 from limerank.serve.bundles.on_ray.connection import why_not_joined
 from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
+from limerank.serve.sharded.explaining import explained
 from limerank.threads import available_cores
 
 OLDEST = (2, 50)
@@ -108,7 +109,8 @@ def connected(address: str | None) -> Connection:
         else:
             check_reachable(address)
             check_joining(address)
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            with explained(f"ray at {address}: Ray did not join it", "nothing is served"):
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         found = str(ray.get_runtime_context().gcs_address)
         ends.callback(disconnect, found)
         return Connection(found, ends.pop_all())

@@ -23,8 +23,9 @@ from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.overlay.live import store_of
 from limerank.serve.sharded.asking import Asking, Lost, Patience
 from limerank.serve.sharded.cluster import RayCluster, ray_module, serve_module
+from limerank.serve.sharded.explaining import explained, line_of
 from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question, weights_of
-from limerank.serve.sharded.shard import Shard
+from limerank.serve.sharded.shard import ServedShard
 from limerank.serve.sharded.slices import Slice, cut, digest
 
 DEPLOYMENT = "shard"
@@ -43,6 +44,8 @@ MARGIN_FRACTION, LEAST_MARGIN_MS, LEAST_MS = 0.2, 5.0, 1.0
 """Of the time that an answer is waited for, what is kept for its way; and what a shard is given at least."""
 SAID = re.compile(r"(?:limerank\.errors\.)?(\w*Error): (.+)")
 
+log = logging.getLogger("limerank")
+
 
 class DeployedShards:
     """The scorers of one bundle, from `deploy` to `close`."""
@@ -51,7 +54,8 @@ class DeployedShards:
         """Use `deploy`."""
         serve = serve_module()
         self.names, self.slices = list(names), list(slices)
-        handles = [serve.get_app_handle(name) for name in names]
+        with explained("Ray Serve: did not give access to its scorers"):
+            handles = [serve.get_app_handle(name) for name in names]
 
         async def call(number: int, question: Question) -> Answer:
             answer: Answer = await handles[number].answer.remote(question)
@@ -70,13 +74,14 @@ class DeployedShards:
             raise
 
     def _said(self, one: Slice, facts: Coroutine[None, None, Facts]) -> Facts:
-        try:
-            return self.asking.run(asyncio.wait_for(facts, FACTS_SECONDS))
-        except TimeoutError:
-            raise UnavailableError(
-                f"{one.name}: its scorer is ready, but did not answer in {FACTS_SECONDS:g} seconds; see its logs with "
-                "`ray logs`; no shard was changed"
-            ) from None
+        with explained(f"{one.name}: its scorer is ready, but did not say what it is"):
+            try:
+                return self.asking.run(asyncio.wait_for(facts, FACTS_SECONDS))
+            except TimeoutError:
+                raise UnavailableError(
+                    f"{one.name}: its scorer is ready, but did not answer in {FACTS_SECONDS:g} seconds; see its logs "
+                    "with `ray logs`; no shard was changed"
+                ) from None
 
     @classmethod
     def deploy(
@@ -90,11 +95,12 @@ class DeployedShards:
         slices = cut(bundle.manifest.items, shards)
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         quiet = {"log_level": "ERROR", "enable_access_log": False}
-        serve.start(proxy_location="Disabled", logging_config=quiet)
+        with explained(f"ray at {cluster.address}: Ray Serve did not start"):
+            serve.start(proxy_location="Disabled", logging_config=quiet)
         token = f"{name_of_store(bundle)}-{bundle.manifest.id}-{secrets.token_hex(3)}"
         names = [f"{token}-{one.number + 1}" for one in slices]
         deployment = serve.deployment(
-            Shard,
+            ServedShard,
             name=DEPLOYMENT,
             num_replicas=replicas,
             ray_actor_options={"num_cpus": SCORER_CPUS},
@@ -111,11 +117,12 @@ class DeployedShards:
             for name, assignment in zip(names, assignments(bundle, slices), strict=True)
         ]
         try:
-            serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+            with explained(f"ray at {cluster.address}: Ray Serve did not take the shards"):
+                serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             wait_until_ready(names, slices, bundle, cluster.address)
             return cls(names, slices, replicas, patience)
         except BaseException:
-            delete(names, wait=True)
+            end(names, wait=True)
             raise
 
     def ask(self, questions: dict[int, Question], milliseconds: float | None) -> dict[int, Answer | Lost]:
@@ -133,7 +140,7 @@ class DeployedShards:
         if not self._closed:
             self._closed = True
             self.asking.close()
-            delete(self.names, wait=False)
+            end(self.names, wait=False)
 
 
 def time_of_shard(milliseconds: float) -> float:
@@ -164,7 +171,8 @@ def wait_until_ready(names: Sequence[str], slices: Sequence[Slice], bundle: Bund
     serve = serve_module()
     end = time.monotonic() + START_SECONDS
     while True:
-        applications = serve.status().applications
+        with explained(f"ray at {address}: Ray Serve did not say whether the shards are ready"):
+            applications = serve.status().applications
         found = [applications.get(name) for name in names]
         for one, status in zip(slices, found, strict=True):
             if status is not None and status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
@@ -193,6 +201,14 @@ def reason_in(messages: Sequence[str]) -> str:
     return " ".join(" ".join(messages).split())[:200]
 
 
+def end(names: Sequence[str], *, wait: bool) -> None:
+    """End scorers that nobody asks; what a Serve that does not answer leaves of them is no reason to fail."""
+    try:
+        delete(names, wait=wait)
+    except Exception as error:
+        log.warning("the scorers %s may not have ended (%s); see `ray status`", ", ".join(names), line_of(error))
+
+
 def delete(names: Sequence[str], *, wait: bool) -> None:
     """End applications; Serve does it even if this process ends meanwhile."""
     if ray_module().is_initialized():
@@ -214,8 +230,9 @@ def delete_leftovers(store: Path) -> None:
     """End scorers that a process which was killed has left behind; only who owns the store may do that."""
     serve = serve_module()
     prefix = f"{prefix_of(store)}-"
-    try:
-        applications = serve.status().applications
-    except serve.exceptions.RayServeException:  # Serve was never started there
-        return
-    delete([name for name in applications if name.startswith(prefix)], wait=True)
+    with explained("Ray Serve: did not end scorers that an earlier service of this store left", "nothing is served"):
+        try:
+            applications = serve.status().applications
+        except serve.exceptions.RayServeException:  # Serve was never started there
+            return
+        delete([name for name in applications if name.startswith(prefix)], wait=True)

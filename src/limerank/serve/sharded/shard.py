@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from asyncio import wrap_future
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -49,10 +51,14 @@ class Shard:
 
     def facts(self) -> Facts:
         """What it is; whoever gets an answer knows that it lives, and that its worker takes questions."""
-        return self.workers.run(lambda: Facts(self.assignment.bundle, os.getpid(), self.scorer.pays_from))
+        return self.workers.run(self.own_facts)
+
+    def own_facts(self) -> Facts:
+        """The same, for its worker."""
+        return Facts(self.assignment.bundle, os.getpid(), self.scorer.pays_from)
 
     def check_health(self) -> None:
-        """Raise if a question was begun long ago and is not done; Ray Serve calls this, and replaces who raises.
+        """Raise if a question was begun long ago and is not done; Ray Serve replaces who raises.
 
         It does not wait for the worker: questions may queue for longer than Serve waits, and that is no reason.
         """
@@ -62,16 +68,18 @@ class Shard:
 
     def answer(self, question: Question) -> Answer:
         """The best candidates of this slice; what makes no sense is refused in words, for it is no fault of Ray's."""
-        deadline = Deadline.of(question.milliseconds)  # waiting for the worker takes its time, too
-        try:
-            return self.workers.run(partial(self._timed, question, deadline))
-        except LimerankError as refused:
-            return self._nothing(question, refused=str(refused))
+        return self.workers.run(self.answering(question))
+
+    def answering(self, question: Question) -> Callable[[], Answer]:
+        """What its worker does for a question that is here now: waiting for the worker takes its time, too."""
+        return partial(self._timed, question, Deadline.of(question.milliseconds))
 
     def _timed(self, question: Question, deadline: Deadline) -> Answer:
         self._began = time.monotonic()
         try:
             return self._answer(question, deadline)
+        except LimerankError as refused:
+            return self._nothing(question, refused=str(refused))
         finally:
             self._began = None
 
@@ -115,6 +123,29 @@ class Shard:
         return Answer(
             own.bundle, np.zeros(0, dtype=np.int32), values, question.path, unscored=unscored, refused=refused
         )
+
+
+class ServedShard:
+    """A shard as Ray Serve calls it: nothing blocks the event loop that Serve calls methods on.
+
+    Some versions of Ray call methods that are not async in threads, others on that loop, where a question that is being
+    scored would hold up all others, and the answer to the question whether anybody is there.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.shard = Shard(assignment)
+
+    async def facts(self) -> Facts:
+        """What it is."""
+        return await wrap_future(self.shard.workers.submit(self.shard.own_facts))
+
+    async def answer(self, question: Question) -> Answer:
+        """The best candidates of its slice; if whoever asks goes before it is begun, it is not."""
+        return await wrap_future(self.shard.workers.submit(self.shard.answering(question)))
+
+    def check_health(self) -> None:
+        """Serve calls this, and replaces who raises; it waits for nothing."""
+        self.shard.check_health()
 
 
 def mapped(assignment: Assignment) -> RowStore:

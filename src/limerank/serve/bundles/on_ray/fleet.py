@@ -23,6 +23,7 @@ RETRIES = 3
 """How often a shard is given to another worker when its worker dies."""
 SPARE = 2
 """Shards that wait beside those that are computed, so that no core waits."""
+KEPT = "shards that are finished are kept: see that the workers have memory enough, then export again"
 CHECK_SECONDS = 30.0
 """How long a free core is waited for before people are told."""
 
@@ -121,21 +122,26 @@ class RayFleet:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Ray's errors, in a line; what limerank raised in a worker is raised as if it were here."""
+        """Ray's errors, in a line; what limerank raised in a worker is raised as if it were here.
+
+        But for what a worker lacks, which is no fault of limerank's, and might be taken for a lack of this machine.
+        """
         import ray
 
         try:
             yield
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, MemoryError | OSError):
+                raise UnavailableError(
+                    f"{self.where}: {what} was not computed: its worker had no memory, or could not read or write "
+                    f"({type(error.cause).__name__}: {' '.join(str(error.cause).split())[:200]}); {KEPT}"
+                ) from None
             raise error.cause from None
         except ray.exceptions.RayError as error:
             lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
             how = f"ended its worker {RETRIES + 1} times" if isinstance(error, lost) else "was not computed"
             said = " ".join(str(error).split())[:200]
-            raise UnavailableError(
-                f"{self.where}: {what} {how} ({said}); shards that are finished are kept: see that the workers "
-                "have memory enough, then export again"
-            ) from None
+            raise UnavailableError(f"{self.where}: {what} {how} ({said}); {KEPT}") from None
 
 
 def _task(ray: Any) -> Any:
