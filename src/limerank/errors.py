@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+OLDEST = {"ray": (2, 50), "redis": (6, 0), "torchrec": (1, 8)}
+"""Of engines, as in pyproject.toml. Ray: the first whose Serve runs several applications in one call, and counts how
+often a constructor was tried."""
 
 
 class LimerankError(Exception):
@@ -80,8 +85,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Fail with the install command when an optional engine is missing."""
+    """Fail with the install command when an optional engine is missing, or older than what is needed of it.
+
+    The version is that of the installed package, so nothing of the engine is loaded for it.
+    """
+    import importlib.metadata
     import importlib.util
 
     if importlib.util.find_spec(module) is None:
         raise UnavailableError(f"this needs {module}, which is not installed: pip install 'limerank[{extra}]'")
+    if module in OLDEST:
+        try:
+            found = importlib.metadata.version(module)
+        except importlib.metadata.PackageNotFoundError:  # built by somebody under another name
+            return
+        numbers = re.match(r"(\d+)\.(\d+)", found)
+        if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST[module]:
+            oldest = ".".join(map(str, OLDEST[module]))
+            raise UnavailableError(
+                f"this needs {module} {oldest} or newer, and {found} is installed: pip install 'limerank[{extra}]'"
+            )

@@ -238,6 +238,7 @@ def test_bundles_are_exchanged_under_load_and_a_damaged_one_is_not(
             until(lambda: answered[ids[1]] > at_flip + 5 or bool(wrong), SECONDS)  # answers after the rollback
         third = tied_bundle(tied, store, seed=7, name="lime-mha")
         host.store.point_to(ids[1])
+        until(lambda: len(of_store(store)) == 2, SECONDS)  # those of the bundle that was rolled back have ended
         before = of_store(store)
         monkeypatch.setattr(deployed, "assignments", damaging(third))
         with pytest.raises(BundleError, match=r"shard 2 of 2: .*rows\.safetensors: rows .* are not those that were"):

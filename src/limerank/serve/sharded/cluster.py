@@ -22,8 +22,6 @@ from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
 from limerank.serve.sharded.explaining import explained
 from limerank.threads import available_cores
 
-OLDEST = (2, 50)
-"""The first Ray whose Serve runs several applications in one call, and counts how often a constructor was tried."""
 CONNECT_SECONDS = 5.0
 """How long a machine may take to accept a connection."""
 PORT = 6379
@@ -181,13 +179,9 @@ def check_ray(address: str | None) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray, _ = ray_module(), serve_module()
+        serve_module()
     except ImportError as missing:
         raise UnavailableError(f"this needs Ray Serve ({missing}): pip install 'limerank[ray]'") from None
-    found = tuple(int(number) for number in ray.__version__.split(".")[:2])
-    if found < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise UnavailableError(f"ray {ray.__version__} is older than {wanted}: pip install 'limerank[ray]'")
 
 
 def check_reachable(address: str) -> None:
