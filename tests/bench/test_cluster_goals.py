@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from limerank.bench.cluster.results import Scoring, Wire
+from limerank.bench.cluster.results import ClusterBench, Scoring, Wire
 from limerank.bench.cluster.run import wire_goals
+from limerank.bench.cluster.training import with_efficiency
+from limerank.cli.bench_cluster import show
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -33,3 +40,20 @@ def test_goals_of_bytes(candidates: int, matrices: int, more: int, measured: str
     )
     (goal,) = wire_goals(scoring)
     assert (goal.measured, goal.reached) == (measured, reached)
+
+
+def test_the_committed_figures_follow_from_one_another(capsys: pytest.CaptureFixture[str]) -> None:
+    """Efficiency of training is of the rows per second beside it; a file of before, which lacks it, loads and shows."""
+    record = json.loads((ROOT / "docs" / "results" / "bench-cluster.json").read_text())
+    result = ClusterBench.model_validate(record)
+    assert result.training == with_efficiency(result.training)
+    show(result)
+    shown = capsys.readouterr().out
+    assert all(f"{one.efficiency:.0%}" in shown for one in result.training)
+    for one in record["training"]:
+        del one["efficiency"]
+    earlier = ClusterBench.model_validate(record)
+    assert [one.efficiency for one in earlier.training] == [None] * len(result.training)
+    show(earlier)
+    assert with_efficiency(earlier.training) == result.training
+    assert [one.efficiency for one in with_efficiency(earlier.training[1:])] == [None, None], "without one process"

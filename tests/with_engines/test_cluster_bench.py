@@ -10,6 +10,7 @@ from calling import python
 from engines import need
 
 from limerank.bench.cluster.results import ClusterBench
+from limerank.bench.cluster.training import with_efficiency
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,8 @@ def test_one_and_two_processes_of_every_stage(result: ClusterBench) -> None:
     """Training, export on both engines with the same bytes, and scoring here and on shards."""
     assert {one.processes for one in result.training} == {1, 2}
     assert all(one.rows_per_second > 0 for one in result.training)
+    assert result.training == with_efficiency(result.training), "of the figures beside it"
+    assert result.training[0].efficiency == 1
     assert [(one.engine, one.processes, one.same_bytes) for one in result.export.rates] == [
         (engine, count, True) for engine in ("local", "ray") for count in (1, 2)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from engines import need
 
 from limerank.bench.cluster.training import measure_all
@@ -21,3 +22,6 @@ def test_one_and_two_processes_are_measured() -> None:
     assert len({rate.steps for rate in rates}) == 1
     assert all(rate.rows_per_second > 0 and rate.train_seconds > 0 for rate in rates)
     assert rates[0].as_dict()["model"] == "ttsn"
+    assert [rate.efficiency for rate in rates] == [
+        pytest.approx(rate.rows_per_second / rate.processes / rates[0].rows_per_second) for rate in rates
+    ]

@@ -41,7 +41,6 @@ def cluster(
 
 def show(result: ClusterBench) -> None:
     """All parts and goals as tables."""
-    alone = next((one.rows_per_second for one in result.training if one.processes == 1), 0.0)
     emit_table(
         "training, processes of one thread each",
         ["ranker", "processes", "tables", "rows per second", "efficiency"],
@@ -51,7 +50,7 @@ def show(result: ClusterBench) -> None:
                 one.processes,
                 one.embeddings,
                 f"{one.rows_per_second:,.0f}",
-                f"{one.rows_per_second / one.processes / alone:.0%}" if alone else "-",
+                "-" if one.efficiency is None else f"{one.efficiency:.0%}",
             ]
             for one in result.training
         ],

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,8 @@ class TrainingRate:
     """Candidate rows learned from, of all processes together."""
     steps: int
     train_seconds: float
+    efficiency: float | None = None
+    """Rows per second and process, over those of one; None where one was not measured."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -66,7 +68,15 @@ def measure_all(
             for number, kind in ways:
                 rates.append(measure_training(number, kind, dataset=dataset, epochs=epochs, model=model))
                 bar.advance()
-    return rates
+    return with_efficiency(rates)
+
+
+def with_efficiency(rates: Sequence[TrainingRate]) -> list[TrainingRate]:
+    """What more processes give, of what as many machines would."""
+    alone = next((one.rows_per_second for one in rates if one.processes == 1), None)
+    return [
+        one if alone is None else replace(one, efficiency=one.rows_per_second / one.processes / alone) for one in rates
+    ]
 
 
 def measure_training(
