@@ -216,6 +216,22 @@ def test_who_has_no_patience_gets_one_attempt(server: OwnRedis) -> None:
     assert histories.counts()["events"] == 40
 
 
+def test_who_was_erased_is_told_after_a_look_that_failed(server: OwnRedis) -> None:
+    """A server that has not read the store yet, and cannot: the next look tells of the same users."""
+    watching = RedisHistories(f"{server.url}?prefix=told")
+    elsewhere = RedisHistories(f"{server.url}?prefix=told")
+    elsewhere.add([event(1)])
+    elsewhere.erase("u")
+    client, store = elsewhere._server.client, elsewhere._opened.keys.store
+    form = client.hget(store, "format")
+    client.hset(store, "format", b"another")
+    time.sleep(0.05)  # the look comes some milliseconds later: it would begin there the next time
+    with pytest.raises(BundleError, match="of format 'another'"):
+        watching.erased_lately(lambda: ["u", "v"])
+    client.hset(store, "format", form)
+    assert watching.erased_lately(lambda: ["u", "v"]) == ["u"]
+
+
 def test_a_server_that_is_full_refuses_events_and_nothing_else(tmp_path: Path) -> None:
     """Without eviction a full memory is an error of storage; reading and erasing go on."""
     server = OwnRedis(tmp_path / "redis", *DURABLE, "--maxmemory", "6mb", "--maxmemory-policy", "noeviction")

@@ -168,3 +168,35 @@ def test_an_answer_ends_doubt() -> None:
 def test_who_hedges_later_than_patience_ends_is_told() -> None:
     with pytest.raises(UsageError, match="hedge_ms must be above 0 and at most patience_ms"):
         Patience(hedge_ms=100, patience_ms=50)
+
+
+def test_who_asks_shards_that_are_closed_is_told_that_they_are_lost() -> None:
+    """While an answer is waited for, at the same moment, and later: nobody waits for ever, and nothing else is said."""
+
+    async def call(number: int, question: str) -> str:
+        await asyncio.sleep(3600 if question == "hang" else 0)
+        return "here"
+
+    for _ in range(20):
+        begun, answers = threading.Barrier(4), list[object]()
+
+        def ask(question: str, shards: Asking[str, str], begun: threading.Barrier, answers: list[object]) -> None:
+            begun.wait(SECONDS)
+            found: object = "here"
+            while found == "here":
+                found = shards.ask({0: question})[0]
+            answers.append(found)
+
+        with asking(call, Patience(patience_ms=1000 * SECONDS)) as shards:
+            threads = [
+                threading.Thread(target=ask, args=(question, shards, begun, answers), daemon=True)
+                for question in ("hang", "go", "go")
+            ]
+            for thread in threads:
+                thread.start()
+            begun.wait(SECONDS)
+        for thread in threads:
+            thread.join(SECONDS)
+        assert answers == [Lost("nobody is asked any more")] * 3
+        assert shards.ask({3: "?"}) == {3: Lost("nobody is asked any more")}
+        shards.close()

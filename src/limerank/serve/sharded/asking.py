@@ -16,10 +16,11 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from limerank.errors import UsageError
+from limerank.errors import UnavailableError, UsageError
 from limerank.serve.sharded.explaining import line_of
 
 Q = TypeVar("Q")
@@ -30,7 +31,13 @@ KNOCK_SECONDS, PAUSE_SECONDS = 0.1, 0.02
 LONGEST_KNOCK = 2.0
 """Seconds that a lost shard may take to answer a knock."""
 
+ENDED = "nobody is asked any more"
+
 log = logging.getLogger("limerank")
+
+
+class EndedError(UnavailableError):
+    """Something was asked of shards that are closed, or were while it waited."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Asking(Generic[Q, A]):
         """Shards that are left out, and why."""
         self._knocking: dict[int, asyncio.Task[None]] = {}
         self._doubting: dict[int, asyncio.Task[None]] = {}
+        self._ending, self._ended = threading.Lock(), False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="limerank-shards", daemon=True)
         self._thread.start()
@@ -97,15 +105,28 @@ class Asking(Generic[Q, A]):
         """The answers of shards, by number, all of them asked at once; in so many milliseconds, at most."""
         patient = self.patience.patience_ms
         seconds = (patient if milliseconds is None else min(patient, max(milliseconds, 1.0))) / 1000
-        return asyncio.run_coroutine_threadsafe(self._ask(questions, seconds), self._loop).result()
+        try:
+            return self.run(self._ask(questions, seconds))
+        except EndedError as ended:
+            return {number: Lost(str(ended)) for number in questions}
 
     def run(self, work: Coroutine[None, None, T]) -> T:
         """Wait for something that has to happen in the thread of this asking."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._ending:  # whatever begins before the end is ended by it, and nothing begins later
+            if self._ended:
+                work.close()
+                raise EndedError(ENDED)
+            begun = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return begun.result()
+        except CancelledError:
+            raise EndedError(ENDED) from None
 
     def close(self) -> None:
-        """End the thread; who is asked now is lost."""
-        if self._thread.is_alive():
+        """End the thread; who is asked now, or later, is lost."""
+        with self._ending:
+            before, self._ended = self._ended, True
+        if not before and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

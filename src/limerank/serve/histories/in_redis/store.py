@@ -131,13 +131,15 @@ class RedisHistories(StoredHistories):
 
     def erased_lately(self, held: Callable[[], Iterable[str]]) -> list[str]:
         """Which of the users that somebody holds were erased since this was asked last, by any server."""
-        self._erasures_seen, erased = self._reader.erased_since(self._erasures_seen)
+        seen, erased = self._reader.erased_since(self._erasures_seen)
         salt = self._opened.salt() if erased else None
-        if salt is None:
-            return []
-        self.forget_remembered()
-        names = set(erased)
-        return [user for user in held() if digest(salt, text_bytes(user)) in names]
+        found: list[str] = []
+        if salt is not None:
+            self.forget_remembered()
+            names = set(erased)
+            found = [user for user in held() if digest(salt, text_bytes(user)) in names]
+        self._erasures_seen = seen  # not before: who could not be told now is told at the next look
+        return found
 
     def erasures(self) -> Erasures | None:
         """Everybody who was erased, for a store that takes over; None while nothing was ever stored."""
