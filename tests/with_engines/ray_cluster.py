@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,8 @@ start_ray(Path(sys.argv[1]), 2, object_store_memory=100_000_000, logging_level=l
 print(json.dumps(ray.get_runtime_context().gcs_address), flush=True)
 signal.pause()
 """
+LONGEST_START = 300.0
+"""Seconds; Ray is started up to three times."""
 TASK = b"ray::compute"
 """What Ray calls a process that computes a shard."""
 
@@ -83,8 +86,10 @@ def ray_cluster() -> Iterator[RayCluster]:
     head = subprocess.Popen([sys.executable, "-c", HEAD, folder], env=environment, text=True, stdout=subprocess.PIPE)
     try:
         assert head.stdout is not None
+        said, _, _ = select.select([head.stdout], [], [], LONGEST_START)
+        assert said, f"Ray did not start in {LONGEST_START:g} seconds"
         line = head.stdout.readline()
-        assert line, f"Ray did not start: {head.wait()}"
+        assert line, f"Ray did not start: {head.wait(LONGEST_START)}"
         yield RayCluster(json.loads(line), head.pid, environment)
     finally:
         left = below(head.pid)

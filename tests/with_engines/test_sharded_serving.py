@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -130,56 +131,60 @@ def test_merged_order_is_that_of_one_machine(name: str, tied: StoredDataset, tmp
 
 
 def test_a_scorer_killed_under_load(tied: StoredDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every answer is the whole truth, or the truth without one shard and says how much is missing; then it is back."""
+    """Every answer is the whole truth, or the truth without some shards and says how much is missing; then it is back.
+
+    One of two threads has a deadline that ends before Ray has started the scorer again. Where a healthy shard is cut
+    short by it, too, because the machine has other things to do, what was found is in the order of the truth.
+    """
     bundle = tied_bundle(tied, tmp_path / "store", name="lime-mha")
     with (
-        ShardedEngine.open(tmp_path / "store", shards=2, patience=Patience(100, 1500)) as sharded,
+        ShardedEngine.open(tmp_path / "store", shards=2, patience=Patience(300, 10_000)) as sharded,
         Engine(bundle, threads=1) as engine,
     ):
         truth = {user: engine.answer(user).item_ids for user in USERS}
-        rest, said = without_each_shard(bundle, sharded.shards.slices, truth)
-        counts = {"whole": 0, "degraded": 0}
+        slices = sharded.shards.slices
+        items = [set(bundle.item_ids.names_of(np.arange(one.first_item, one.last))) for one in slices]
+        counts = {"whole": 0, "without the killed one": 0, "cut short": 0}
 
         def ask(number: int) -> None:
-            user = USERS[number % len(USERS)]
-            found = sharded.answer(user, limit=25)
-            if not found.degraded:
-                assert found.item_ids == truth[user][:25]
-                counts["whole"] += 1
-                return
-            lost = [n for n, line in said.items() if found.degraded[0].startswith(line)]
-            assert lost == [1], found.degraded
-            assert found.item_ids == rest[user, 1][:25]
-            assert found.unscored == sharded.shards.slices[1].items
-            counts["degraded"] += 1
+            user, hasty = USERS[number % len(USERS)], number % 2 == 0
+            found = sharded.answer(user, limit=25, deadline_ms=700 if hasty else None)
+            lost = lost_shards(found, slices)
+            rest = [item for item in truth[user] if not any(item in items[one] for one in lost)]
+            if found.unscored == sum(slices[one].items for one in lost):
+                assert found.item_ids == rest[:25]
+                assert bool(found.degraded) == bool(lost)
+                counts["whole"] += not lost
+                counts["without the killed one"] += lost == {1}
+            else:
+                assert hasty, found.degraded
+                order = iter(rest)
+                assert all(item in order for item in found.item_ids), "in the order of the truth"
+                counts["cut short"] += 1
 
         with under_load(ask) as wrong:
             until(lambda: counts["whole"] > 20 or bool(wrong), SECONDS)  # answers
             os.kill(sharded.shards.facts[1].pid, signal.SIGKILL)
             killed = time.monotonic()
-            until(lambda: counts["degraded"] > 0 or bool(wrong), SECONDS)  # somebody missed the shard
-            until(lambda: not sharded.shards.asking.lost or bool(wrong), SECONDS)  # it came back
-            back, whole = time.monotonic() - killed, counts["whole"]
+            until(lambda: counts["without the killed one"] > 0 or bool(wrong), SECONDS)  # somebody missed the shard
+            whole = counts["whole"]
+            until(lambda: counts["whole"] > whole or bool(wrong), 2 * SECONDS)  # it came back
+            back = time.monotonic() - killed
             until(lambda: counts["whole"] > whole + 20 or bool(wrong), SECONDS)  # whole answers again
+        until(lambda: not sharded.shards.asking.lost, SECONDS)
         assert sharded.answer("u0", limit=25).item_ids == truth["u0"][:25]
     with capsys.disabled():
-        print(  # noqa: T201
-            f"\na scorer killed under load: {counts['whole']} whole and {counts['degraded']} degraded answers, "
-            f"0 wrong; whole again {back:.1f} s after the kill"
-        )
+        print(f"\na scorer killed under load: {counts}, 0 wrong; whole again {back:.1f} s after the kill")  # noqa: T201
 
 
-def without_each_shard(
-    bundle: Bundle, slices: list[Slice], truth: dict[str, list[str]]
-) -> tuple[dict[tuple[str, int], list[str]], dict[int, str]]:
-    """Rankings without the items of one shard, and what an answer without it says."""
-    rest: dict[tuple[str, int], list[str]] = {}
-    said: dict[int, str] = {}
-    for one in slices:
-        theirs = set(bundle.item_ids.names_of(np.arange(one.first_item, one.last)))
-        rest |= {(user, one.number): [item for item in order if item not in theirs] for user, order in truth.items()}
-        said[one.number] = f"shards: {len(theirs) / ITEMS:.1%} of the catalog is missing (shard {one.number + 1} of"
-    return rest, said
+def lost_shards(found: Ranking, slices: Sequence[Slice]) -> set[int]:
+    """The shards that an answer names as lost; the fraction that it tells is theirs."""
+    said = [line for line in found.degraded if line.startswith("shards: ")]
+    lost = {int(number) - 1 for line in said for number in re.findall(rf"shard (\d+) of {len(slices)}: ", line)}
+    missing = sum(slices[one].items for one in lost) / ITEMS
+    assert len(said) == bool(lost)
+    assert all(line.startswith(f"shards: {missing:.1%} of the catalog is missing (shard ") for line in said)
+    return lost
 
 
 def test_a_scorer_that_hangs_is_hedged(tied: StoredDataset, tmp_path: Path) -> None:
@@ -198,7 +203,8 @@ def test_a_scorer_that_hangs_is_hedged(tied: StoredDataset, tmp_path: Path) -> N
                 found = sharded.answer(USERS[number % len(USERS)], limit=25)
                 assert (found.item_ids, found.degraded) == (truth[USERS[number % len(USERS)]], [])
         finally:
-            os.kill(stopped, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # Serve replaces who hangs for long
+                os.kill(stopped, signal.SIGCONT)
         assert sharded.shards.asking.counts.lost == 0
 
 
