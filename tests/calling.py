@@ -50,8 +50,13 @@ def in_a_process(*arguments: str | Path) -> Done:
     return python("-m", "limerank", *arguments)
 
 
-def python(*arguments: str | Path, cwd: Path | None = None, variables: Mapping[str, str] | None = None) -> Done:
-    """A script or module as somebody at a prompt starts it, on one thread."""
+def python(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    seconds: float = 300,
+) -> Done:
+    """A script or module as somebody at a prompt starts it, on one thread; so many seconds are too many."""
     command = [sys.executable, *map(str, arguments)]
     environment = {
         **os.environ,
@@ -61,7 +66,7 @@ def python(*arguments: str | Path, cwd: Path | None = None, variables: Mapping[s
         "NO_MKDOCS_2_WARNING": "1",  # the theme of the docs advertises
         **(variables or {}),
     }
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, cwd=cwd)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
