@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property, partial
 
 import torch
@@ -86,12 +87,14 @@ class IntegerScan:
 
     def ahead(self, wanted: int, deal: Deal) -> Tensor:
         """Score all, and find out how far scores may be off; the positions of the `wanted` best."""
+        works: list[Callable[[], None]] = [self._know_bound]
         if self.of_rows is None or self.index is None:
-            deal([self._know_bound, *(partial(self._score_run, start, stop) for start, stop in self.runs)])
+            works += [partial(self._score_run, start, stop) for start, stop in self.runs]
+            deal(works)
         else:
             of_rows = self._runs(len(self.of_rows))
-            works = (partial(self._score_rows, start, stop, self.of_rows) for start, stop in of_rows)
-            deal([self._know_bound, *works])
+            works += [partial(self._score_rows, start, stop, self.of_rows) for start, stop in of_rows]
+            deal(works)
             torch.index_select(self.of_rows, 0, self.index, out=self.logits)
             torch.amax(self.groups, 1, out=self.maxima)
         if wanted * SPARSE > len(self.groups):
