@@ -231,7 +231,8 @@ def test_a_busy_scorer_does_not_hold_up_the_loop_of_serve(lime: Bundle) -> None:
         first = asyncio.create_task(served.answer(question))
         while not begun.is_set():
             await asyncio.sleep(0.01)
-        gone, facts = (asyncio.create_task(one) for one in (served.answer(replace(question, k=2)), served.facts()))
+        gone = asyncio.create_task(served.answer(replace(question, k=2)))
+        facts = asyncio.create_task(served.facts())
         await asyncio.sleep(0)  # the loop goes on
         served.check_health()
         gone.cancel()

@@ -33,7 +33,7 @@ class Waiting:
     events: Sequence[Prepared]
     until: float
     """When its time is up."""
-    outcome: Added | Exception | None = None
+    outcome: Added | BaseException | None = None
     away: str = ""
     """What the last attempt to store it ended with."""
     tried_now: bool = False
