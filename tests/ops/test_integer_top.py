@@ -15,7 +15,8 @@ from torch import Tensor
 from limerank.errors import ArgumentError
 from limerank.ops.candidate import RequestHead, RowStore, best_candidates, candidate_probabilities
 from limerank.ops.candidate.integer import ExactTop, IntegerRows, best_by_integers, fast, most_wanted, reference
-from limerank.ops.candidate.integer.scan import bar_of
+from limerank.ops.candidate.integer.product import Apply
+from limerank.ops.candidate.integer.scan import BLOCK, SMALLEST_BLOCK, bar_of
 
 ROW_TYPES = ["fp32", "fp16", "u8"]
 
@@ -140,6 +141,27 @@ def test_many_runs_dealt_to_threads(indexed: int) -> None:
             assert torch.equal(found.top.positions, expected.positions)
             assert torch.equal(found.top.values, expected.values)
             assert not found.fell_back
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_behind_the_last_whole_block_are_few(named: bool) -> None:
+    """One row more than a block is no second block; whoever names all items but one has all multiplied."""
+    store, head = exact_case(BLOCK + 1, 500, 5)
+    index = torch.arange(BLOCK, 0, -1) if named else None
+    multiplied = []
+
+    def counting(levels: Tensor, scale: Tensor, bias: Tensor) -> Apply:
+        product = reference(levels, scale, bias)
+
+        def apply(x: Tensor, p: Tensor) -> Tensor:
+            multiplied.append(len(x))
+            return product(x, p)
+
+        return apply
+
+    found = best_by_integers(store, IntegerRows.of(store), head, 20, 0, index, product=counting)
+    assert multiplied == [BLOCK, SMALLEST_BLOCK]
+    assert torch.equal(found.top.values, best_candidates(store, head, 20, 0, index).values)
 
 
 def test_rows_of_width_zero() -> None:

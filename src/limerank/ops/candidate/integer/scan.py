@@ -167,9 +167,10 @@ class IntegerScan:
         """The logits of rows `start` to `stop`, as they stand."""
         # views of all blocks at once: cut one by one, they cost as much as a layer
         whole = start + (stop - start) // self.size * self.size
-        tables = [table[start:whole].split(self.size) for table in (*self.tables, logits)]
-        for x, p, out in zip(*tables, strict=True):
-            torch.mv(self._activations(x, p), self.weight, out=out)
+        if start < whole:
+            tables = [table[start:whole].split(self.size) for table in (*self.tables, logits)]
+            for x, p, out in zip(*tables, strict=True):
+                torch.mv(self._activations(x, p), self.weight, out=out)
         self._score_blocks(None, whole, stop, logits)
 
     def _score_blocks(self, index: Tensor | None, start: int, stop: int, logits: Tensor) -> None:
