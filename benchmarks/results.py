@@ -130,6 +130,7 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
         ("easy",),
     ),
     "latency": Study("study latency", anew=True),
+    "latency-second-machine": Elsewhere("limerank study latency --out studies/latency"),
     "complexity": Study("study complexity", anew=True),
     "quickstart": Bench("quickstart", prints=True),
     "bench-ops": Bench("bench ops", prints=True),

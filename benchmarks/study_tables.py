@@ -190,13 +190,28 @@ def of_paper(one: dict[str, Any]) -> str:
     return "-" if one["paper"] is None or cached else f"{one['paper']:.1f}x"
 
 
+MACHINES = ("latency", "latency-second-machine")
+
+
 def goals() -> str:
-    """What was wanted of latency, and what came of it."""
+    """What was wanted of latency, and what came of it on each machine that was tried."""
+    studies = [known(name) for name in MACHINES]
+    found = [{one["name"]: one for one in study["goals"]} for study in studies]
     rows = [
-        [f"{one['name']}: {one['goal']}", one["measured"], "reached" if one["reached"] else "**not reached**"]
-        for one in known("latency")["goals"]
+        [f"{one['name']}: {one['goal']}", *(judged(by_name[one["name"]]) for by_name in found)]
+        for one in studies[0]["goals"]
     ]
-    return table(["goal", "measured", ""], rows)
+    return table(["goal", *(processor(study) for study in studies)], rows)
+
+
+def judged(goal: dict[str, Any]) -> str:
+    """A figure, and whether it is what was wanted."""
+    return f"{goal['measured']}, {'reached' if goal['reached'] else '**not reached**'}"
+
+
+def processor(study: dict[str, Any]) -> str:
+    """Of the machine that a study was made on, in short."""
+    return " ".join(study["made"]["machine"]["processor"].replace("(R)", "").split()[:2])
 
 
 def growths() -> str:
