@@ -13,7 +13,7 @@ from calling import answer, refusal
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import UsageError
 from limerank.study.ablation.contests import RANK, contests, read_found
-from limerank.study.ablation.kept import with_kept
+from limerank.study.ablation.kept import ANEW, with_kept
 from limerank.study.ablation.results import AblationStudy, Found
 from limerank.study.ablation.variants import LINEAR, groups
 from limerank.study.accuracy.results import AccuracyStudy
@@ -134,8 +134,7 @@ def test_the_group_alone_beside_an_earlier_result(dataset: StoredDataset, tmp_pa
 
 def test_what_came_out_otherwise_has_a_name_of_its_own() -> None:
     """A base that was trained for both results: kept groups are not held against the new one, nor the other way."""
-    earlier = open_result(ABLATION).result
-    assert isinstance(earlier, AblationStudy)
+    earlier = made_at_once()
     compared = earlier.in_group(LINEAR)
     keys = {key for one in compared for key in (one.base, one.key)}
     own = [one.model_copy(deep=True) for one in earlier.trained if one.key in keys]
@@ -156,6 +155,16 @@ def test_what_came_out_otherwise_has_a_name_of_its_own() -> None:
         ("second.json", [LINEAR]),
         ("before.json", [one for one in earlier.groups if one not in (LINEAR, "rows")]),
     ]
+
+
+def made_at_once() -> AblationStudy:
+    """The committed result as if all of its groups had been made together, with one base."""
+    study = open_result(ABLATION).result
+    assert isinstance(study, AblationStudy)
+    trained = [one for one in study.trained if not one.key.endswith(ANEW)]
+    compared = [one.model_copy(update={"base": one.base.removesuffix(ANEW)}) for one in study.compared]
+    assert {one.base for one in compared} | {one.key for one in compared} <= {one.key for one in trained}
+    return study.model_copy(update={"trained": trained, "compared": compared, "kept": []})
 
 
 def test_results_of_before_are_opened() -> None:
