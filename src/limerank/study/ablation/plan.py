@@ -56,10 +56,6 @@ class AblationPlan:
             raise UsageError(f"--groups {','.join(self.groups)}: none has a variant of {', '.join(self.bases)}")
         return chosen
 
-    def trained_bases(self, changes: Sequence[Change]) -> list[str]:
-        """The bases of these variants; row precisions take all that were asked for."""
-        return [base for base in self.bases if ROWS in self.groups or any(one.base == base for one in changes)]
-
     def kernels(self) -> KernelPlan:
         """What is approximated how well."""
         links = self.links
