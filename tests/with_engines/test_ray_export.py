@@ -130,6 +130,8 @@ def test_a_worker_killed_with_sigkill_is_replaced(
             return bool(killed)
 
         until(one_is_killed, SECONDS)
+        assert shards_of(store) < 7  # its own is not among them
+        assert driver.poll() is None
         until(lambda: killed[0] not in cluster.computing(), SECONDS)
         printed, errors = driver.communicate(timeout=SECONDS)
     assert driver.returncode == 0, errors
