@@ -4,7 +4,8 @@
     python benchmarks/results.py accuracy-easy latency    # some
     python benchmarks/results.py --list                   # what there is, and how it is made
 
-Datasets are prepared in datasets/, studies work in studies/ and go on where they were stopped; their JSON is copied to
+Files of an earlier format and of another machine are not made here: --list says what comes nearest. Datasets are
+prepared in datasets/, studies work in studies/ and go on where they were stopped; their JSON is copied to
 docs/results when they end. Times want a quiet machine and are measured anew each time, by benchmarks and by the studies
 of latency and complexity. The two real logs are read from $DATA (a folder with ml-100k and kuairand_27k_likehate); they
 cannot be part of the repository.
@@ -13,12 +14,13 @@ cannot be part of the repository.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,12 @@ DATASETS: Mapping[str, str] = {
     "kuairand-likehate": "prepare table --raw $DATA/kuairand_27k_likehate "
     "--schema examples/datasets/kuairand-likehate.yaml",
 }
+ORIGIN: Mapping[str, tuple[str, str]] = {
+    **{log: ("evaluation_log", log) for log in ("easy", "medium", "hard")},
+    "ml-100k": ("source", "movielens"),
+    "kuairand-likehate": ("source", "table"),
+}
+"""What a dataset of that name says of itself, so that another one that lies there is not taken for it."""
 
 TUNED = "--config docs/results/accuracy-config.yaml"
 UNSHORTENED = "--config benchmarks/studies/accuracy-no-shortcut.yaml"
@@ -80,8 +88,21 @@ class Bench:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What `make` makes, with variables of its environment."""
+
+    target: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """As one would type it."""
+        return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), "make", *self.target])
+
+
+@dataclass(frozen=True)
 class Elsewhere:
-    """What other commands of the repository make."""
+    """What is not made here, and what comes nearest."""
 
     command: str
 
@@ -114,7 +135,7 @@ BILLION_ITEMS = (
     "--candidates 10000 --latency-ms 100 --assume days=7 --assume embedding_rows=1e8 --assume store_days=1"
 )
 
-MADE: Mapping[str, Study | Bench | Elsewhere] = {
+MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {
     "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
     "accuracy-medium": accuracy("medium", "medium"),
     "accuracy-easy": accuracy("easy", "evaluation"),
@@ -146,16 +167,18 @@ MADE: Mapping[str, Study | Bench | Elsewhere] = {
     "plan-check": Bench(f"plan --check {PLANNED}"),
     "plan-paper": Bench(f"plan --ranker lime-xor {PAPER_SCALE} {LARGE_MACHINES}"),
     "plan-billion": Bench(f"plan --ranker lime-mha {BILLION_ITEMS} {LARGE_MACHINES}"),
-    "bench-fuxictr": Elsewhere("make -C benchmarks/fuxictr"),
-    "soak": Elsewhere("make soak"),
-    "soak-hour": Elsewhere("SOAK_MINUTES=60 SOAK_PARTS=memory SOAK_OUT=docs/results/soak-hour.json make soak"),
+    "bench-fuxictr": Target(("-C", "benchmarks/fuxictr")),
+    "soak": Target(("soak",)),
+    "soak-hour": Target(
+        ("soak",), {"SOAK_MINUTES": "60", "SOAK_PARTS": "memory", "SOAK_OUT": "docs/results/soak-hour.json"}
+    ),
 }
 
 
 def command_of(name: str) -> str:
     """How a file of docs/results is made."""
     made = MADE[name]
-    return made.command if isinstance(made, Elsewhere) else " ".join(["limerank", *made.arguments(name)])
+    return made.command if isinstance(made, Target | Elsewhere) else " ".join(["limerank", *made.arguments(name)])
 
 
 def say(line: str) -> None:
@@ -169,20 +192,31 @@ def limerank(arguments: Sequence[str], into: Path | None = None) -> None:
     say(f"limerank {' '.join(arguments)}")
     command = [sys.executable, "-m", "limerank", *(os.path.expandvars(one) for one in arguments)]
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    printed = run(command, {"PYTHONPATH": path}, keep=into is not None)
+    if into is not None:
+        aside = into.with_suffix(".aside")
+        aside.write_bytes(printed)
+        aside.replace(into)
+
+
+def run(command: Sequence[str], variables: Mapping[str, str], *, keep: bool = False) -> bytes:
+    """Run a command at the root; what it prints, if that is to be kept. One that fails ends everything."""
     done = subprocess.run(  # noqa: S603 (commands of the table above)
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE if into else None
+        command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE if keep else None
     )
     if done.returncode:
         sys.exit(f"ended with {done.returncode}; what is finished is kept, the same command goes on")
-    if into is not None:
-        aside = into.with_suffix(".aside")
-        aside.write_bytes(done.stdout)
-        aside.replace(into)
+    return done.stdout or b""
 
 
 def prepare(log: str) -> None:
     """Make a dataset unless it is there."""
-    if not (ROOT / "datasets" / log).is_dir():
+    folder, (key, wanted) = ROOT / "datasets" / log, ORIGIN[log]
+    if folder.is_dir():
+        known = json.loads((folder / "dataset.json").read_text())["origin"].get(key)
+        if known != wanted:
+            sys.exit(f"{folder}: holds a log whose {key} is {known}, not {wanted}; move it away")
+    else:
         if DATA in DATASETS[log] and not os.environ.get(DATA):
             sys.exit(f"{log} is read from $DATA; set it to the folder that has ml-100k and kuairand_27k_likehate")
         limerank([*DATASETS[log].split(), "--out", f"datasets/{log}"])
@@ -193,6 +227,9 @@ def make(name: str) -> None:
     made = MADE[name]
     if isinstance(made, Elsewhere):
         say(f"{name}: not made here; {made.command}")
+    elif isinstance(made, Target):
+        say(made.command)
+        run(["make", *made.target], made.variables)
     elif isinstance(made, Bench):
         limerank(made.arguments(name), RESULTS / f"{name}.json" if made.prints else None)
     else:

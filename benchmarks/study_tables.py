@@ -379,12 +379,13 @@ def serving_costs() -> str:
             f"{one['us_per_candidate']:.2f}",
             f"{one['bytes_per_item']:,}",
             f"{one['bytes_per_user']:,}",
+            "-" if one["kept_bytes"] is None else f"{one['kept_bytes']:,}",
             f"{one['append_us']:,.0f}{'' if one['appended'] else ' (all read again)'}",
         ]
         for one in known("ablation")["costs"]
     ]
-    columns = ["", "user stage, ms", "a candidate, µs", "bytes an item", "bytes a user", "one event more, µs"]
-    return table(columns, rows)
+    columns = ["", "user stage, ms", "a candidate, µs", "bytes an item", "bytes a user", "bytes kept to append"]
+    return table([*columns, "one event more, µs"], rows)
 
 
 def precisions() -> str:

@@ -89,6 +89,28 @@ def test_an_unknown_name_and_a_missing_log_are_told() -> None:
     assert "no result 'accuracy-esy'" in unknown.stderr
 
 
+def test_another_log_of_the_same_name_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quickstart's log, say, in a folder that is called hard: its figures would be published as those of hard."""
+    monkeypatch.setattr(MAKING, "ROOT", tmp_path)
+    folder = tmp_path / "datasets/hard"
+    folder.mkdir(parents=True)
+    manifest = folder / "dataset.json"
+    manifest.write_text(json.dumps({"origin": {"source": "simulated", "evaluation_log": "hard"}}))
+    MAKING.prepare("hard")
+    manifest.write_text(json.dumps({"origin": {"source": "simulated"}}))
+    with pytest.raises(SystemExit, match=f"{folder}: holds a log whose evaluation_log is None, not hard"):
+        MAKING.prepare("hard")
+    assert set(MAKING.ORIGIN) == set(MAKING.DATASETS)
+
+
+@pytest.mark.parametrize("log", MAKING.ORIGIN)
+def test_logs_say_what_they_are(log: str) -> None:
+    """As `prepare` checks it, in the files that were made of them."""
+    dataset = json.loads((ROOT / f"docs/results/accuracy-{log}.json").read_text())["dataset"]
+    key, wanted = MAKING.ORIGIN[log]
+    assert (dataset["name"], dataset["origin"][key]) == (log, wanted)
+
+
 @pytest.mark.parametrize("name", MAKING.EARLIER)
 def test_a_file_of_an_older_format_has_a_command_of_today(name: str) -> None:
     """For its log, its rankers and its seeds, with files that are there; no commit, which a rewritten history loses."""

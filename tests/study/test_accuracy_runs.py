@@ -33,7 +33,7 @@ from limerank.study.accuracy.rows import study_rows
 from limerank.study.accuracy.scores import SCORES, TestPart, score
 from limerank.study.accuracy.search import found_in
 from limerank.study.configuration import StudyConfig
-from limerank.study.paper import KUAIRAND, PUBLIC, TAOBAO_AD, public_table
+from limerank.study.paper import KUAIRAND, PUBLIC, TAOBAO_AD, leaderboard, public_table
 from limerank.study.results import making
 from limerank.training.run import RECORD
 from limerank.training.trainer import train
@@ -277,6 +277,9 @@ def test_other_datasets_have_no_published_figures(kuairand: StoredDataset, datas
     sample = changed(own, source="taobao-ad", official=False, official_rows=False)
     assert public_table(sample) is None
     assert public_table(changed(sample, official=True)) is TAOBAO_AD
+    assert leaderboard(TAOBAO_AD, select_on_test=True) == {"din": 0.652399}
+    assert not leaderboard(TAOBAO_AD, select_on_test=False), "the leaderboard selects on the test part"
+    assert not leaderboard(KUAIRAND, select_on_test=True)
     assert set(taobao_ad.PUBLISHED) == {"train", "test"}
 
 

@@ -288,7 +288,8 @@ def test_turns_are_taken_in_rounds_and_the_better_way_counts() -> None:
         "b": ("workers", 2),
         "c": ("workers", 15),
     }
-    assert order[:9] == ["a", "a torch", "b", "b torch", "c", "a", "a torch", "b", "c"]
+    before = ["a", "a", "a torch", "a torch", "b", "b torch", "c", "c"]  # a cold call alone tells nothing
+    assert order[:12] == [*before, "a", "a torch", "b", "c"]
 
 
 @pytest.fixture(scope="module")

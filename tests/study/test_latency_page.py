@@ -29,7 +29,7 @@ def test_a_ranker_looks_the_same_in_every_chart(page: str) -> None:
     marks = re.findall(r'<(circle|polygon) class="(line-\d[^"]*)"([^>]*)><title>([^:<]+):', page)
     for model in MODELS:
         drawn = [(color, dash) for color, dash, name in lines if name == model]
-        assert len(drawn) == 3 + 2 + 3 + 2, "sweeps, stages, the paper's, growth"
+        assert len(drawn) == 3 + 6 + 3 + 3 + 2, "sweeps, stages, sweeps without the head, the paper's, growth"
         assert len(set(drawn)) == 1, model
         shapes = {(kind, color, _corners(rest)) for kind, color, rest, name in marks if name == model}
         assert len(shapes) == 1, model

@@ -16,6 +16,7 @@ from limerank.models import complete_model
 from limerank.progress import Progress
 from limerank.study.results import Failure
 from limerank.tables import number_text
+from limerank.threads import available_cores
 from limerank.training.news import duration, selection_value
 from limerank.training.parallel import Job, train_all
 from limerank.training.run import RECORD, FinishedRun
@@ -51,7 +52,8 @@ def train_variants(
 ) -> dict[tuple[str, int], FinishedRun]:
     """Train every variant from every seed on the same data, by (name, seed); finished runs of the same are kept.
 
-    Without `test` no training looks at the test part. `news` is what is said of a run that has just been finished. A
+    Without `test` no training looks at the test part. `news` is what is said of a run that has just been finished; by
+    default how many there are, what it reached, and when these will have ended. A
     training that cannot be finished ends the others, unless `failed` takes it; it is then missing from what comes back.
     """
     opened = StoredDataset.open(dataset)
@@ -68,13 +70,20 @@ def train_variants(
 
     missing = {key: job for key, job in jobs.items() if key not in kept}
     key_of = {job.out: key for key, job in missing.items()}
+    pace = Pace(Counter(name for name, _ in jobs), min(workers or available_cores(), len(missing)))
+    for (name, _), run in kept.items():
+        pace.finished(name, run.record.train_seconds)
+
+    def own_news(run: FinishedRun) -> str:
+        return pace.news(key_of[run.path][0], run, _measured(run), "for these")
 
     def finished(run: FinishedRun) -> None:
-        progress.say(f"  {(news or _news)(run)}")
+        progress.say(f"  {(news or own_news)(run)}")
 
     def unfinished(job: Job, problem: DataError) -> None:
         if failed is None:
             raise problem
+        pace.failed(key_of[job.out][0])
         failed(*key_of[job.out], problem)
 
     with if_interrupted(f"interrupted; runs that are finished stay in {out}, and the same command goes on from them"):
@@ -105,10 +114,9 @@ class Failures:
             raise DataError(f"{out}: no training was finished; the first: {self.taken[0].reason}")
 
 
-def _news(run: FinishedRun) -> str:
-    measured = run.record.test or run.record.validation
-    ne = next(iter(measured.values())).ne
-    return f"{run.path.name}: {'' if run.record.test else 'validation '}NE {'-' if ne is None else f'{ne:.4f}'}"
+def _measured(run: FinishedRun) -> str:
+    ne = next(iter((run.record.test or run.record.validation).values())).ne
+    return f"{'test' if run.record.test else run.record.selected_on} NE {number_text(ne)}"
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
@@ -164,14 +172,15 @@ class Pace:
             for row, count in self.planned.items()
         ) / max(1, self.workers)
 
-    def news(self, row: str, run: FinishedRun) -> str:
+    def news(self, row: str, run: FinishedRun, measured: str | None = None, of: str = "in all") -> str:
         """`7 of 24 runs: lime-xor-seed1, validation NE 0.8123; 31 s, about 9 min left in all`."""
         self.finished(row, run.record.train_seconds)
+        if measured is None:
+            measured = f"{run.record.selected_on} NE {number_text(selection_value(run.record.validation))}"
         done = sum(map(len, self.seconds.values()))
         left = self.left()
-        still = f", about {duration(left)} left in all" if left else ""
-        value = number_text(selection_value(run.record.validation))
+        still = f", about {duration(left)} left {of}" if left else ""
         return (
-            f"{done} of {self.planned.total()} runs: {run.path.name}, {run.record.selected_on} NE {value}; "
+            f"{done} of {self.planned.total()} runs: {run.path.name}, {measured}; "
             f"{duration(run.record.train_seconds)}{still}"
         )

@@ -49,7 +49,7 @@ def spectrum(
 ) -> None:
     """Singular values of attention matrices and of links: the rank that holds 90 %, against the number of links.
 
-    The defaults take some twenty minutes on one idle core: most of it to train on histories of 1,024 events, then 9 s
+    The defaults take about half an hour on one idle core: most of it to train on histories of 1,024 events, then 9 s
     for each pair, 24 matrices of 1,024 x 1,024. The paper's 256 pairs take 35 minutes more. What is finished is kept.
     """
     from dataclasses import replace

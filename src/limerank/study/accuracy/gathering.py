@@ -29,7 +29,7 @@ from limerank.study.accuracy.results import (
 )
 from limerank.study.accuracy.rows import StudyRow
 from limerank.study.accuracy.scores import TestPart
-from limerank.study.paper import LEADERBOARD, TAOBAO_AD, public_table
+from limerank.study.paper import leaderboard, public_table
 from limerank.study.results import Failure, Made
 from limerank.training.run import FinishedRun
 
@@ -115,6 +115,7 @@ class Gathering:
         base_auc = spread_of([one.auc for one in baseline.values()])
         auc = metrics.get("auc")
         table = public_table(self.dataset.manifest)
+        published = leaderboard(table, select_on_test=self.dataset.schema.split.select_on_test)
         of_paper = table is not None and table.task == self.task and row.name == row.ranker
         return RowResult(
             name=row.name,
@@ -141,7 +142,7 @@ class Gathering:
             better_than_baseline=_better(own, baseline) if row.name != BASELINE else None,
             **costs_of(config.model, self.dataset, config.train.max_history)._asdict(),
             paper_auc=table.auc.get(row.ranker) if of_paper and table is not None else None,
-            leaderboard_auc=LEADERBOARD.get(row.ranker) if of_paper and table is TAOBAO_AD else None,
+            leaderboard_auc=published.get(row.ranker) if of_paper else None,
         )
 
     def _gap(

@@ -75,45 +75,60 @@ def _sweeps(page: Page, result: LatencyStudy) -> None:
     page.heading("The three sweeps")
     threads = max(thread_counts(result.rows), default=1)
     page.paragraph(
-        f"Both axes are logarithmic; {threads} thread{'s' * (threads > 1)}, with the head. Gray: the floors of "
-        f"{' and '.join(DRAWN_FLOORS)}, counted work at this machine's peaks."
+        f"Both axes are logarithmic; {threads} thread{'s' * (threads > 1)}. Gray: the floors of "
+        f"{' and '.join(DRAWN_FLOORS)}, counted work at this machine's peaks. Whole requests, with the head:"
     )
+    whole = chosen(result.rows, head=True, threads=threads, user_state="computed")
+    page.charts(_sweep_charts(result, whole))
+    page.paragraph("The stages of the same requests apart:")
+    page.charts(
+        [
+            _stage_chart(chosen(whole, sweep=sweep), axis, field, name)
+            for sweep, axis in AXES.items()
+            for field, name in (("user_ms", "user stage"), ("interact_ms", "interaction"))
+            if chosen(whole, sweep=sweep)
+        ]
+    )
+    if bare := chosen(result.rows, head=False, threads=threads, user_state="computed"):
+        page.paragraph("Without the head: user stage and interaction alone, nothing looked up and nothing chosen:")
+        page.charts(_sweep_charts(result, bare))
+
+
+def _sweep_charts(result: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Chart]:
+    """Milliseconds against the size of each sweep."""
     charts = []
     for sweep, axis in AXES.items():
-        rows = chosen(result.rows, sweep=sweep, head=True, threads=threads, user_state="computed")
-        if not rows:
+        swept = chosen(rows, sweep=sweep)
+        if not swept:
             continue
-        fixed = ", ".join(f"{name} {values.pop():,}" for name, values in _fixed(rows) if len(values) == 1)
+        fixed = ", ".join(f"{name} {values.pop():,}" for name, values in _fixed(swept) if len(values) == 1)
         charts.append(
             Chart(
                 line_chart(
-                    {name: [(size_of(r), r.total_ms) for r in own] for name, own in _by_model(rows)},
+                    {name: [(size_of(r), r.total_ms) for r in own] for name, own in _by_model(swept)},
                     x=axis,
                     y="milliseconds per request",
                     logarithmic=True,
                     references={
                         f"floor of {name}": [(size_of(r), r.floor_ms) for r in own]
-                        for name, own in _by_model(rows)
+                        for name, own in _by_model(swept)
                         if name in DRAWN_FLOORS
                     },
                     styles=STYLES,
                 ),
                 f"Against {axis} ({fixed}).",
                 [axis, *result.models],
-                _pivot(rows, result.models),
+                _pivot(swept, result.models),
             )
         )
-    page.charts(charts)
-    stages = chosen(result.rows, sweep="history", head=True, threads=threads, user_state="computed")
-    if stages:
-        page.charts([_stage_chart(stages, "user_ms", "user stage"), _stage_chart(stages, "interact_ms", "interaction")])
+    return charts
 
 
-def _stage_chart(rows: Sequence[LatencyRow], field: str, name: str) -> Chart:
-    series = {model: [(row.history, getattr(row, field)) for row in own] for model, own in _by_model(rows)}
+def _stage_chart(rows: Sequence[LatencyRow], axis: str, field: str, name: str) -> Chart:
+    series = {model: [(size_of(row), getattr(row, field)) for row in own] for model, own in _by_model(rows)}
     points = [[model, f"{x:,}", _ms(y)] for model, line in series.items() for x, y in line]
-    svg = line_chart(series, x="history N", y=f"{name}, milliseconds", logarithmic=True, styles=STYLES)
-    return Chart(svg, f"The {name} alone, against the history.", ["ranker", "history", "ms"], points)
+    svg = line_chart(series, x=axis, y=f"{name}, milliseconds", logarithmic=True, styles=STYLES)
+    return Chart(svg, f"The {name} alone, against {axis}.", ["ranker", axis, "ms"], points)
 
 
 def _ratios(page: Page, result: LatencyStudy) -> None:

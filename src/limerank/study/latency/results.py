@@ -49,7 +49,7 @@ class LatencyRow(BaseModel):
 
     @property
     def of_floor(self) -> float:
-        """The fraction of the floor that is reached; 1 is as fast as the machine's peaks allow."""
+        """The fraction of the floor that is reached; 1 is as fast as the machine's peaks allow in fp32."""
         return self.floor_ms / self.total_ms
 
 

@@ -42,7 +42,7 @@ def run_latency(
     kept = KeptPoints(out, plan, available_cores(), overwrite=overwrite)
     load = os.getloadavg()
     with making(quick=quick) as made:
-        peaks = kept.join_peaks([measure_peaks(count) for count in plan.threads])
+        peaks = kept.peaks(lambda: [measure_peaks(count) for count in plan.threads])
         todo = [(point, count) for point in plan.points for count in plan.threads if point.key(count) not in kept]
         total = len(plan.points) * len(plan.threads)
         if len(todo) < total:

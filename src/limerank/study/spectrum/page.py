@@ -21,6 +21,7 @@ from limerank.study.spectrum.results import (
     Spectrum,
     SpectrumStudy,
     Spread,
+    TrainedRanker,
 )
 
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
@@ -289,17 +290,23 @@ def _rankers(page: Page, result: SpectrumStudy) -> None:
     page.heading("The rankers")
     rows = []
     for name, facts in result.rankers.items():
-        task, metrics = next(iter(facts.test.items()))
-        ne, auc = metrics["ne"], metrics["auc"]
         rows.append(
             [
                 name,
-                f"{task}: NE {'-' if ne is None else f'{ne:.4f}'}, AUC {'-' if auc is None else f'{auc:.4f}'}",
+                _tested(facts),
                 ", ".join(f"{key} {value}" for key, value in facts.model.items() if key in _SHOWN),
                 f"{facts.train['epochs']} epochs, history {facts.train['max_history']}, {facts.train_seconds:.0f} s",
             ]
         )
     page.table(["ranker", "test", "options", "training"], rows, style="words")
+
+
+def _tested(facts: TrainedRanker) -> str:
+    """The first task on the test part, which a run of a search may not have looked at."""
+    for task, metrics in facts.test.items():
+        ne, auc = metrics["ne"], metrics["auc"]
+        return f"{task}: NE {'-' if ne is None else f'{ne:.4f}'}, AUC {'-' if auc is None else f'{auc:.4f}'}"
+    return "-"
 
 
 _SHOWN = ("width", "heads", "layers", "links", "activation", "sharpness", "query_width")

@@ -265,7 +265,7 @@ def _facts(run: FinishedRun) -> TrainedRanker:
 
 def _caveats(plan: SpectrumPlan, pairs: Pairs, runs: Mapping[str, FinishedRun]) -> list[str]:
     model = runs[SKYLINE].config.model
-    width, heads = int(model["width"]), int(model["heads"])
+    width, heads = int(model.get("query_width") or model["width"]), int(model["heads"])
     said = [
         f"{len(pairs)} pairs of {pairs.users} users (the paper: {paper.PAIRS}); pairs of one user are not independent.",
         f"Scores of one head are products of vectors of width {width // heads}: before the activation their matrix has "
