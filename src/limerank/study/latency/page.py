@@ -8,7 +8,7 @@ from typing import Literal
 from limerank.models import RANKERS
 from limerank.report.charts import line_chart
 from limerank.report.page import Chart, Page
-from limerank.study.latency.ratios import chosen, size_of, thread_counts
+from limerank.study.latency.ratios import chosen, size_of, slower, thread_counts
 from limerank.study.latency.results import LatencyRow, LatencyStudy, Ratio, Slower
 from limerank.study.latency.sweeps import MODELS, WHOLE_CATALOG, Sweep
 from limerank.study.paper_latency import ARCHITECTURES, COLUMNS, PAPER_MS
@@ -163,7 +163,8 @@ def _ratios(page: Page, result: LatencyStudy) -> None:
 
 def _slower(page: Page, result: LatencyStudy) -> None:
     page.heading("Where LIME is slower")
-    if not result.slower:
+    found = slower(result.rows)  # files of before list those with the head only
+    if not found:
         page.paragraph("At no size that was measured.")
         return
     page.paragraph(
@@ -177,7 +178,7 @@ def _slower(page: Page, result: LatencyStudy) -> None:
                 *(_size(one), f"{one.lime_ms / one.skyline_ms:.2f}", f"{one.lime} / {one.skyline}"),
                 *("on" if one.head else "off", one.threads, _ms(one.lime_ms), _ms(one.skyline_ms)),
             ]
-            for one in result.slower
+            for one in found
         ],
     )
 
