@@ -105,6 +105,14 @@ def test_seconds_follow_each_other_without_gaps() -> None:
     assert [quantile([1.0, 2.0, 3.0, 4.0], fraction) for fraction in (0.0, 0.5, 0.99)] == [1.0, 3.0, 4.0]
 
 
+def test_problems_of_one_millisecond_are_told_newest_first() -> None:
+    """A quick client meets several before the clock goes on."""
+    recent = Recent(lambda: 1000.0)
+    for name in ("first", "second", "third"):
+        recent.answered("/v1/rank", "POST", 422, 0.001, ["invalid-value"], name, computes=True)
+    assert [one.request_id for one in recent.told().problems] == ["third", "second", "first"]
+
+
 def test_info_says_what_a_key_may_do(own_store: Path) -> None:
     """And what it may not is not there: a key that may not read users is told of none."""
     made = {scope: create_key(own_store, [scope])[0] for scope in ("rank", "admin")}

@@ -126,7 +126,7 @@ class Recent:
         with self._lock:  # requests wait for it meanwhile: what takes long comes after
             samples = {stage: list(taken) for stage, taken in self._stages.items()}
             known = {one.second: one for one in self._seconds}
-            problems = [*self._faults, *self._refusals]
+            problems = [*reversed(self._faults), *reversed(self._refusals)]  # of one millisecond, too, the newest first
             last = int(now)
             listed = [
                 _copied(known.get(one) or Second(one))
