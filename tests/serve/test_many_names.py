@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 
 from limerank.errors import UsageError
+from limerank.serve.answering import EncodedRequest, NamedCandidates
 from limerank.serve.engine import Engine
 
 MANY = 4096
@@ -34,6 +36,29 @@ def test_the_answer_is_that_of_scores_in_order(engine: Engine, threads: int, exc
     assert set(ranking.unknown_items) == set(every.unknown_items) >= {"ghost0", "ghost1", "ghost2"}
     assert set(ranking.repeated_items) == shown
     assert (ranking.seen_items > 0) == exclude_seen
+
+
+def test_names_are_looked_up_beside_the_user_stage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both wait for each other here: one after the other they would never end."""
+    both_began = Barrier(2, timeout=60)
+    with Engine(engine.bundle, threads=2, states=0) as other:
+        user_stage, look_up = other.stages.user, NamedCandidates.of
+
+        def slow_user_stage(*given: Any) -> EncodedRequest:
+            both_began.wait()
+            return user_stage(*given)
+
+        def slow_look_up(*given: Any) -> NamedCandidates:
+            both_began.wait()
+            return look_up(*given)
+
+        monkeypatch.setattr(other.stages, "user", slow_user_stage)
+        monkeypatch.setattr(NamedCandidates, "of", slow_look_up)
+        ranking = other.answer("u2", many_names(), limit=3)
+    (user,) = (span for span in ranking.timeline if span.stage == "user")
+    assert any(
+        span.stage == "lookup" and span.thread != user.thread and span.overlaps(user) for span in ranking.timeline
+    )
 
 
 def test_what_is_no_id_is_refused(engine: Engine) -> None:

@@ -33,10 +33,12 @@ from limerank.serve.ranking import Ranking, ranking_frame
 from limerank.serve.requests import Event, RequestReader
 from limerank.serve.retrieval.diversity import Diversify, check_diversify, considered
 from limerank.serve.retrieval.recall import usual_candidates
-from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified
+from limerank.serve.retrieval.recommending import Retrieval, Retrievers, Retrieving, diversified, whole_catalog
 from limerank.serve.states import UserStates, shared_states_of
 from limerank.serve.threads.workers import Workers, in_a_worker
 
+LOOKED_UP_BESIDE = 4096
+"""So many names are looked up beside the user stage; fewer are found before somebody was woken to do it."""
 STATES_BYTES = 2**28
 """What an engine keeps of users between requests, unless it is told otherwise."""
 OF_THE_STORE = "of the store"
@@ -215,7 +217,7 @@ class Engine:
         record, catalog = RequestRecord.begin(deadline_ms), self.catalog
         given = None if item_ids is None else checked_ids(item_ids, "item_ids")
         user = RequestHistory(self.histories, user_id, events, history, record.timeline, left_out)
-        retrieving = Retrieving(catalog, [], lambda state: given)
+        retrieving = Retrieving(catalog, [], whole_catalog, given=given)
         request: dict[str, Any] = {"context": context, "now": now}
         return self._ranked(user, retrieving, record, request, limit, self._task(task), exclude_seen)
 
@@ -284,20 +286,32 @@ class Engine:
             encoded = self.stages.user(asked, record)
             return encoded, retrieving.by_state(encoded.state)
 
-        def ordered(encoded: EncodedRequest, item_ids: list[str] | None) -> Ranking:
-            named = None if item_ids is None else NamedCandidates.of(item_ids, catalog)
+        def ordered(encoded: EncodedRequest, named: NamedCandidates | None) -> Ranking:
             seen = user.seen(reader, catalog) if exclude_seen else np.zeros(0, dtype=np.int64)
             ranking = self.stages.ordered(catalog, encoded, named, seen, limit, task, record)
             return replace(ranking, retrieved_by=retrieving.names)
 
+        def of_found(encoded: EncodedRequest, found: list[str] | None) -> Ranking:
+            return ordered(encoded, None if found is None else NamedCandidates.of(found, catalog))
+
+        def of_given(given: list[str]) -> Ranking:
+            if len(given) < LOOKED_UP_BESIDE:
+                return of_found(user_stage()[0], given)
+            look_up = partial(NamedCandidates.of, given, catalog)
+            (encoded, _), named = self.workers.both(user_stage, record.timeline.timed("lookup", look_up))
+            record.timeline.resume()
+            return ordered(encoded, named)
+
+        if retrieving.given is not None:
+            return self.workers.run(partial(of_given, retrieving.given))
         if retrieving.outside is None:
-            return self.workers.run(lambda: ordered(*user_stage()))
+            return self.workers.run(lambda: of_found(*user_stage()))
         encoded, found = self.workers.run(user_stage)
         found = list(dict.fromkeys([*(found or ()), *retrieving.outside()]))  # waits here, so that no worker does
 
         def rest() -> Ranking:
             record.timeline.lap("queue")
-            return ordered(encoded, found)
+            return of_found(encoded, found)
 
         return self.workers.run(rest)
 

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
 Seconds = Callable[[], float]
 """A clock that never goes back; tests bring their own."""
 
@@ -43,6 +45,21 @@ class Timeline:
         started, self._lapped = self._lapped, self.now()
         self.add(stage, started, self._lapped)
         return self._lapped - started
+
+    def timed(self, stage: str, work: Callable[[], T]) -> Callable[[], T]:
+        """A work that is a stage of its own, on whatever thread it is done."""
+
+        def done() -> T:
+            started = self.now()
+            result = work()
+            self.add(stage, started, self.now())
+            return result
+
+        return done
+
+    def resume(self) -> None:
+        """The next stage of the request's own thread begins now: what was done since the last one is a span already."""
+        self._lapped = self.now()
 
     def add(self, stage: str, started_ms: float, ended_ms: float, thread: str | None = None) -> None:
         """A stage that ran between two times, on the calling thread unless another is named."""

@@ -41,6 +41,8 @@ class Retrieving:
     """What can be found at once, given the user state; None stands for the whole catalog."""
     outside: Callable[[], list[str]] | None = None
     """Waits for what is retrieved outside, if anything is; call it where nobody else is kept waiting."""
+    given: list[str] | None = None
+    """Candidates that the request names itself: nothing is retrieved, and no state is needed to look them up."""
 
 
 class Retrievers:

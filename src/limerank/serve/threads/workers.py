@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import torch
 
@@ -26,6 +26,7 @@ from limerank.serve.threads.waking import Sleeper, keep_off_this_core
 from limerank.threads import available_cores
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 _starting = threading.Lock()
 if hasattr(os, "register_at_fork"):  # a fork waits for threads that are just starting: the child could never
@@ -95,6 +96,11 @@ class Workers:
             hand.stop()
             raise
         return hand.results()
+
+    def both(self, first: Callable[[], T], second: Callable[[], S]) -> tuple[T, S]:
+        """The results of two works that do not need each other, dealt as others are."""
+        results: list[Any] = self.deal([first, second])
+        return results[0], results[1]
 
     def close(self) -> None:
         """End the threads when they have done what was submitted; nothing can be submitted any more."""
