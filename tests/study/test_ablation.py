@@ -146,6 +146,10 @@ def test_costs_say_who_grows_and_who_reads_again(dataset: StoredDataset) -> None
     assert costs["mha"].bytes_per_user == 4 * (30 * 2 * 32 + 64), "keys and values of every event, and the head part"
     assert costs["lime-mha"].bytes_per_user == 4 * (32 * 32 + 64)
     assert costs["lime-mha"].bytes_per_item == 2 * (4 * 32 + 64)
+    assert costs["mha"].bytes_per_item == 4 * (32 + 64), "a ranker that would widen its rows is given wide ones"
+    assert {name: cost.row_type for name, cost in costs.items()} == {
+        "lime-mha": "fp16", "mha": "fp32", "performer": "fp16", "lrea": "fp16",
+    }  # fmt: skip
 
 
 def test_states_without_norms_are_not_grown(dataset: StoredDataset) -> None:
