@@ -192,9 +192,16 @@ def test_quick_mode_writes_everything_and_keeps_it(dataset: StoredDataset, tmp_p
     for said in ("Decoupled or coupled keys", "Precision of item rows", "cannot be told", "Quick mode"):
         assert said in page
     written = (tmp_path / "quick" / "runs" / "pma-seed2" / "run.json").stat().st_mtime_ns
+    served = tmp_path / "quick" / "rows-lime-mha.json"
+    kept = json.loads(served.read_text())
+    marked = [{**one, "bytes_per_item": 7} for one in kept["rows"]]
+    served.write_text(json.dumps({**kept, "rows": marked}))
     again = json.loads(limerank(*arguments, *chosen).stdout)
     assert again["compared"] == facts["compared"]
+    assert again["rows"] == marked, "not served again"
     assert (tmp_path / "quick" / "runs" / "pma-seed2" / "run.json").stat().st_mtime_ns == written
+    served.write_text(json.dumps({"identity": "of other runs", "rows": marked}))
+    assert json.loads(limerank(*arguments, *chosen).stdout)["rows"] == facts["rows"]
 
 
 def test_a_training_that_is_not_finite_ends_no_ablation(
