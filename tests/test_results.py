@@ -16,7 +16,8 @@ from limerank.models import complete_model
 from limerank.study.configuration import StudyConfig
 
 ROOT = Path(__file__).parent.parent
-RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+FOLDER = ROOT / "docs/results"
+RESULTS = sorted(FOLDER.rglob("*.json"))
 
 
 def loaded() -> ModuleType:
@@ -34,7 +35,19 @@ STUDIES = [path for path in RESULTS if "made" in json.loads(path.read_text())]
 
 
 def test_every_result_has_a_command_that_makes_it() -> None:
-    assert {path.stem for path in RESULTS} <= set(MAKING.MADE)
+    assert {path.relative_to(FOLDER).with_suffix("").as_posix() for path in RESULTS} <= set(MAKING.MADE)
+
+
+def test_what_no_command_of_today_makes_is_in_a_folder_of_its_own() -> None:
+    """But for what another machine measured, by the same command."""
+    elsewhere = {name for name, made in MAKING.MADE.items() if isinstance(made, MAKING.Elsewhere)}
+    earlier = {f"earlier/{path.stem}" for path in (FOLDER / "earlier").glob("*.json")}
+    assert elsewhere == {*earlier, "latency-second-machine"}
+    assert earlier == {f"earlier/accuracy-{name}" for name in MAKING.EARLIER}
+    told = (FOLDER / "earlier/README.md").read_text()
+    assert all(
+        path.stem.removesuffix("-shortcut").removesuffix("-no") in told for path in FOLDER.glob("earlier/*.json")
+    )
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -194,12 +207,12 @@ def test_logs_say_what_they_are(log: str) -> None:
 @pytest.mark.parametrize("name", MAKING.EARLIER)
 def test_a_file_of_an_older_format_has_a_command_of_today(name: str) -> None:
     """For its log, its rankers and its seeds, with files that are there; no commit, which a rewritten history loses."""
-    told = MAKING.command_of(f"accuracy-{name}")
+    told = MAKING.command_of(f"earlier/accuracy-{name}")
     assert "git" not in told
     prepared, study = (
         shlex.split(f"limerank {one}")[1:] for one in told.partition(": limerank ")[2].split("; limerank ")
     )
-    facts = json.loads((ROOT / f"docs/results/accuracy-{name}.json").read_text())
+    facts = json.loads((ROOT / f"docs/results/earlier/accuracy-{name}.json").read_text())
     option = {one: study[at + 1] for at, one in enumerate(study) if one.startswith("--")}
     assert set(option["--models"].split(",")) == {row["model"] for row in facts["results"]}
     assert int(option["--seeds"]) == len({row["seed"] for row in facts["results"]})
