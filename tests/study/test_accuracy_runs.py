@@ -145,6 +145,7 @@ def test_what_is_written_down(studied: Studied) -> None:
     assert compared is not None
     assert compared.metrics["ne"].difference == pytest.approx(lime.metrics["ne"].mean - mha.metrics["ne"].mean)
     assert [one.seed for one in compared.metrics["ne"].by_seed] == [1, 2]
+    assert study.rivals == [], "both others are compared already"
     assert lime.parameters > lime.embedding_parameters > 0
     assert mha.user_bytes > lime.user_bytes > ttsn.user_bytes > 0, "events, links, a sum"
     assert lime.model["links"] == 4
@@ -269,6 +270,7 @@ def test_the_paper_stands_beside_its_own_dataset(kuairand: StoredDataset, tmp_pa
     variant = study.compared("ttsn-wide", "ranker")
     assert variant is not None
     assert variant.second == "ttsn"
+    assert study.rivals == [], "neither is LIME"
     page = Page(TITLE)
     fill(page, study)
     assert "paper AUC" in "".join(page.parts)
