@@ -295,6 +295,8 @@ def main() -> None:
             say(f"{name}: {command_of(name)}")
         return
     left_out = []
+    if revision() is None:
+        say(f"no commit, or {', '.join(MAKERS)} differ from it: what is finished is not noted")
     for name in asked.names or MADE:
         commit = revision()
         if not asked.names and is_finished(name, commit):

@@ -225,6 +225,10 @@ def test_latency(tables: ModuleType) -> None:
         f"{reached[0]} of {goals[0]} on this one, {reached[1]} of {goals[1]} on another",
         f"ratios are between {parts[0]:.2f} and {parts[-1]:.2f} of those here",
     )
+    longest = max(row["history"] for row in study["rows"])
+    gained = [tables.gains(study, model) for model in study["models"]]
+    assert all(gain > 1 for own in gained for (*_, history, _), gain in own.items() if history == longest)
+    claimed(EVIDENCE, "behind the longest history every ranker gains")
     claimed(README, f"between {parts[0]:.2f} and {parts[-1]:.2f} of what the first one had")
 
 

@@ -152,13 +152,16 @@ def test_what_is_finished_at_this_commit_is_not_made_again(few: Path, monkeypatc
     assert made.read_text().split() == ["one", "two", "one", "one", "two"]
 
 
-def test_what_differs_from_its_commit_is_never_finished(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_from_its_commit_is_never_finished(
+    few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (few / "allowed").touch()
     (few / "src").mkdir()
     (few / "src/code.py").write_text("1")
     git(few, "add", "src")
     for _ in range(2):
         assert ended(monkeypatch)
+        assert "what is finished is not noted" in capsys.readouterr().out
     assert (few / "made").read_text().split() == ["one", "two"] * 2
 
 
