@@ -45,7 +45,7 @@ test-engines: $(VENV)/.engines
 soak: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m soak.run
 
-# every file of docs/results again; RESULTS="accuracy-easy latency" makes some; hours, goes on where it was stopped
+# every file of docs/results again; RESULTS="accuracy-easy latency" makes some anew; hours, goes on behind what it has finished
 results: $(VENV)/.dev
 	$(BIN)/python benchmarks/results.py $(RESULTS)
 

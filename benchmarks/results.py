@@ -1,14 +1,16 @@
 """Every file of docs/results again, each by the one command that made it: `make results`, hours, resumable.
 
-    python benchmarks/results.py                          # all of them; what is finished is kept
-    python benchmarks/results.py accuracy-easy latency    # some
+    python benchmarks/results.py                          # all of them; goes on behind what is finished
+    python benchmarks/results.py accuracy-easy latency    # some, whether they are finished or not
     python benchmarks/results.py --list                   # what there is, and how it is made
 
 Files of an earlier format and of another machine are not made here: --list says what comes nearest. Datasets are
 prepared in datasets/, studies work in studies/ and go on where they were stopped; their JSON is copied to
-docs/results when they end. Times want a quiet machine and are measured anew each time, by benchmarks and by the studies
-of latency and complexity. The two real logs are read from $DATA (a folder with ml-100k and kuairand_27k_likehate); they
-cannot be part of the repository.
+docs/results when they end. studies/finished notes what was made at which commit: all of them, asked for again at the
+same commit, go on behind it. Times want a quiet machine and are measured anew when they are made again, by benchmarks
+and by the studies of latency and complexity. The two real logs are read from $DATA (a folder with ml-100k and
+kuairand_27k_likehate); they cannot be part of the repository. Without them what is read from them is left out, and the
+exit code says so.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ ORIGIN: Mapping[str, tuple[str, str]] = {
 }
 """What a dataset of that name says of itself, so that another one that lies there is not taken for it."""
 
-TUNED = "--config docs/results/accuracy-config.yaml"
+MAKERS = ("src", "benchmarks", "examples")
+"""What results are made by; what is made, docs/results, changes while others are."""
+
+TUNED = "--config docs/results/earlier/accuracy-config.yaml"
 UNSHORTENED = "--config benchmarks/studies/accuracy-no-shortcut.yaml"
 EARLIER: Mapping[str, tuple[str, str, str]] = {
     "simulated": ("sim16", "prepare simulated", f"{TUNED} --seeds 4"),
@@ -142,7 +147,6 @@ MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {
     "accuracy-hard": accuracy("hard", "evaluation"),
     "accuracy-ml-100k": accuracy("ml-100k", "real"),
     "accuracy-kuairand-likehate": accuracy("kuairand-likehate", "real"),
-    **{f"accuracy-{name}": earlier(name) for name in EARLIER},
     "spectrum": Study("study spectrum"),
     "scaling": Study("study scaling"),
     "ablation": Study(
@@ -172,6 +176,7 @@ MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {
     "soak-hour": Target(
         ("soak",), {"SOAK_MINUTES": "60", "SOAK_PARTS": "memory", "SOAK_OUT": "docs/results/soak-hour.json"}
     ),
+    **{f"earlier/accuracy-{name}": earlier(name) for name in EARLIER},
 }
 
 
@@ -209,6 +214,44 @@ def run(command: Sequence[str], variables: Mapping[str, str], *, keep: bool = Fa
     return done.stdout or b""
 
 
+def revision() -> str | None:
+    """The commit of this checkout; None where there is none, or where what makes results differs from it."""
+    said = []
+    for command in (
+        ("rev-parse", "HEAD"),
+        ("status", "--porcelain", "--untracked-files=no", "--", *(one for one in MAKERS if (ROOT / one).exists())),
+    ):
+        try:
+            done = subprocess.run(["git", "-C", ROOT, *command], capture_output=True, text=True)  # noqa: S603, S607
+        except OSError:
+            return None
+        said.append(done.stdout.strip() if done.returncode == 0 else None)
+    commit, changed = said
+    return None if changed is None or changed else commit
+
+
+def finished(name: str) -> Path:
+    """Where it is noted at which commit a file was made."""
+    return ROOT / "studies" / "finished" / name
+
+
+def is_finished(name: str, commit: str | None) -> bool:
+    """Whether it was made at this commit."""
+    note = finished(name)
+    return commit is not None and note.is_file() and note.read_text().strip() == commit
+
+
+def lacking(name: str) -> str | None:
+    """What has to be set before a log can be read that a file is made of; None if nothing."""
+    made = MADE[name]
+    for log in made.logs if isinstance(made, Study) else ():
+        _, _, raw = DATASETS[log].partition("--raw ")
+        needed = raw.partition(" ")[0]
+        if needed and not (ROOT / "datasets" / log).is_dir() and not Path(os.path.expandvars(needed)).is_dir():
+            return f"{log} is read from {needed}; set ${DATA} to the folder that has ml-100k and kuairand_27k_likehate"
+    return None
+
+
 def prepare(log: str) -> None:
     """Make a dataset unless it is there."""
     folder, (key, wanted) = ROOT / "datasets" / log, ORIGIN[log]
@@ -217,14 +260,14 @@ def prepare(log: str) -> None:
         if known != wanted:
             sys.exit(f"{folder}: holds a log whose {key} is {known}, not {wanted}; move it away")
     else:
-        if DATA in DATASETS[log] and not os.environ.get(DATA):
-            sys.exit(f"{log} is read from $DATA; set it to the folder that has ml-100k and kuairand_27k_likehate")
         limerank([*DATASETS[log].split(), "--out", f"datasets/{log}"])
 
 
 def make(name: str) -> None:
     """Make one file of docs/results."""
     made = MADE[name]
+    if (lacks := lacking(name)) is not None:
+        sys.exit(f"{name}: {lacks}")
     if isinstance(made, Elsewhere):
         say(f"{name}: not made here; {made.command}")
     elif isinstance(made, Target):
@@ -247,11 +290,28 @@ def main() -> None:
     asked = parser.parse_args()
     if unknown := [name for name in asked.names if name not in MADE]:
         sys.exit(f"no result '{unknown[0]}'; there are {', '.join(MADE)}")
-    for name in asked.names or MADE:
-        if asked.list:
+    if asked.list:
+        for name in asked.names or MADE:
             say(f"{name}: {command_of(name)}")
+        return
+    left_out = []
+    if revision() is None:
+        say(f"no commit, or {', '.join(MAKERS)} differ from it: what is finished is not noted")
+    for name in asked.names or MADE:
+        commit = revision()
+        if not asked.names and is_finished(name, commit):
+            say(f"{name}: finished at this commit; name it to have it made again")
+        elif not asked.names and (lacks := lacking(name)) is not None:
+            say(f"{name}: left out; {lacks}")
+            left_out.append(name)
         else:
+            finished(name).unlink(missing_ok=True)
             make(name)
+            if commit is not None and commit == revision() and not isinstance(MADE[name], Elsewhere):
+                finished(name).parent.mkdir(parents=True, exist_ok=True)
+                finished(name).write_text(f"{commit}\n")
+    if left_out:
+        sys.exit(f"not made, because their logs are not here: {', '.join(left_out)}; all others are")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import engine_tables
@@ -188,6 +189,36 @@ def of_paper(one: dict[str, Any]) -> str:
     """The paper's ratio, which measured no cached state."""
     cached = "cached" in (one["lime_state"], one["skyline_state"])
     return "-" if one["paper"] is None or cached else f"{one['paper']:.1f}x"
+
+
+def second_thread() -> str:
+    """How many times faster a request is on all threads than on one, by ranker; sizes where it is slower."""
+    study = known("latency")
+    rows = []
+    for model in study["models"]:
+        gained = gains(study, model)
+        longest = [gain for size, gain in gained.items() if size[2] == max(one[2] for one in gained)]
+        rows.append(
+            [
+                f"`{model}`",
+                f"{median(gained.values()):.2f}",
+                f"{min(gained.values()):.2f} to {max(gained.values()):.2f}",
+                f"{sum(gain < 1 for gain in gained.values())} of {len(gained)}",
+                f"{min(longest):.2f} to {max(longest):.2f}",
+            ]
+        )
+    events = max(row["history"] for row in study["rows"])
+    return table(["", "median", "least to most", "sizes where two are slower", f"behind {events:,} events"], rows)
+
+
+def gains(study: dict[str, Any], model: str) -> dict[tuple[Any, ...], float]:
+    """Time on one thread divided by time on the most, by sweep, candidates, history and width."""
+    times: dict[tuple[Any, ...], dict[int, float]] = {}
+    for row in study["rows"]:
+        if row["model"] == model and row["head"] and row["user_state"] == "computed":
+            size = (row["sweep"], row["candidates"], row["history"], row["qk"])
+            times.setdefault(size, {})[row["threads"]] = row["total_ms"]
+    return {size: own[1] / own[max(own)] for size, own in times.items()}
 
 
 MACHINES = ("latency", "latency-second-machine")
@@ -419,6 +450,7 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "what can be told": (README, told_apart),
     **{f"accuracy-{log}": (EVIDENCE, all_rows(log)) for log in LOGS},
     "latency ratios": (EVIDENCE, ratios),
+    "latency: second thread": (EVIDENCE, second_thread),
     "latency goals": (EVIDENCE, goals),
     "complexity": (EVIDENCE, growths),
     "spectrum": (EVIDENCE, spectra),

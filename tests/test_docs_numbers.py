@@ -22,9 +22,9 @@ NAMES = {
     "lime-xor": "LIME-XOR",
 }
 ACCURACY = {
-    "16 (default)": "accuracy-simulated",
-    "24": "accuracy-simulated-24-topics",
-    "48": "accuracy-simulated-48-topics",
+    "16 (default)": "earlier/accuracy-simulated",
+    "24": "earlier/accuracy-simulated-24-topics",
+    "48": "earlier/accuracy-simulated-48-topics",
 }
 
 
@@ -52,7 +52,7 @@ def closed(facts: dict[str, Any], model: str) -> str:
 
 
 def test_accuracy_table_of_the_simulated_log() -> None:
-    facts, text = results("accuracy-simulated"), page("docs/explanation/simulated-log.md")
+    facts, text = results("earlier/accuracy-simulated"), page("docs/explanation/simulated-log.md")
     for model, name in NAMES.items():
         cells = [metric(facts, model, one) for one in ("auc", "gauc", "ne")]
         fraction = f"{closed(facts, model)} |" if model.startswith("lime") else "|"

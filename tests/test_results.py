@@ -16,7 +16,8 @@ from limerank.models import complete_model
 from limerank.study.configuration import StudyConfig
 
 ROOT = Path(__file__).parent.parent
-RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+FOLDER = ROOT / "docs/results"
+RESULTS = sorted(FOLDER.rglob("*.json"))
 
 
 def loaded() -> ModuleType:
@@ -34,7 +35,19 @@ STUDIES = [path for path in RESULTS if "made" in json.loads(path.read_text())]
 
 
 def test_every_result_has_a_command_that_makes_it() -> None:
-    assert {path.stem for path in RESULTS} <= set(MAKING.MADE)
+    assert {path.relative_to(FOLDER).with_suffix("").as_posix() for path in RESULTS} <= set(MAKING.MADE)
+
+
+def test_what_no_command_of_today_makes_is_in_a_folder_of_its_own() -> None:
+    """But for what another machine measured, by the same command."""
+    elsewhere = {name for name, made in MAKING.MADE.items() if isinstance(made, MAKING.Elsewhere)}
+    earlier = {f"earlier/{path.stem}" for path in (FOLDER / "earlier").glob("*.json")}
+    assert elsewhere == {*earlier, "latency-second-machine"}
+    assert earlier == {f"earlier/accuracy-{name}" for name in MAKING.EARLIER}
+    told = (FOLDER / "earlier/README.md").read_text()
+    assert all(
+        path.stem.removesuffix("-shortcut").removesuffix("-no") in told for path in FOLDER.glob("earlier/*.json")
+    )
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -89,6 +102,89 @@ def test_an_unknown_name_and_a_missing_log_are_told() -> None:
     assert "no result 'accuracy-esy'" in unknown.stderr
 
 
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files that make makes, the second once it is allowed to, around one of a log that is not here."""
+    (tmp_path / "Makefile").write_text("one:\n\techo one >> made\ntwo:\n\ttest -e allowed\n\techo two >> made\n")
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
+    study = MAKING.MADE["accuracy-ml-100k"]
+    made = {"one": MAKING.Target(("one",)), "accuracy-ml-100k": study, "two": MAKING.Target(("two",))}
+    monkeypatch.setattr(MAKING, "ROOT", tmp_path)
+    monkeypatch.setattr(MAKING, "MADE", made)
+    monkeypatch.delenv("DATA", raising=False)
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    subprocess.run(["git", "-C", folder, *who, *arguments], check=True)
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "Makefile")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "test")
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *names: str) -> str:
+    """What the command says at its end; nothing if all went well."""
+    monkeypatch.setattr(sys, "argv", ["results.py", *names])
+    try:
+        MAKING.main()
+    except SystemExit as end:
+        return str(end.code)
+    return ""
+
+
+def test_what_is_finished_at_this_commit_is_not_made_again(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is named, or there is another commit; what was stopped is made by the next invocation."""
+    made = few / "made"
+    assert "the same command goes on" in ended(monkeypatch)
+    assert made.read_text().split() == ["one"]
+    (few / "allowed").touch()
+    for _ in range(2):
+        assert ended(monkeypatch).startswith("not made, because their logs are not here: accuracy-ml-100k;")
+        assert made.read_text().split() == ["one", "two"]
+    assert not ended(monkeypatch, "one")
+    assert made.read_text().split() == ["one", "two", "one"]
+    commit(few)
+    assert ended(monkeypatch)
+    assert made.read_text().split() == ["one", "two", "one", "one", "two"]
+
+
+def test_what_differs_from_its_commit_is_never_finished(
+    few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (few / "allowed").touch()
+    (few / "src").mkdir()
+    (few / "src/code.py").write_text("1")
+    git(few, "add", "src")
+    for _ in range(2):
+        assert ended(monkeypatch)
+        assert "what is finished is not noted" in capsys.readouterr().out
+    assert (few / "made").read_text().split() == ["one", "two"] * 2
+
+
+def test_a_log_that_is_not_here_leaves_out_what_is_read_from_it(
+    few: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All others are made, and the exit code tells; whoever named it is told at once."""
+    (few / "allowed").touch()
+    assert "accuracy-ml-100k" in ended(monkeypatch)
+    wanted = "ml-100k is read from $DATA/ml-100k; set $DATA to the folder that has ml-100k and kuairand_27k_likehate"
+    assert f"accuracy-ml-100k: left out; {wanted}" in capsys.readouterr().out
+    assert (few / "made").read_text().split() == ["one", "two"]
+    assert ended(monkeypatch, "accuracy-ml-100k", "one") == f"accuracy-ml-100k: {wanted}"
+    assert (few / "made").read_text().split() == ["one", "two"]
+    monkeypatch.setenv("DATA", str(few / "elsewhere"))
+    assert MAKING.lacking("accuracy-ml-100k") == wanted, "a folder that has no such log"
+    (few / "elsewhere/ml-100k").mkdir(parents=True)
+    assert MAKING.lacking("accuracy-ml-100k") is None
+    monkeypatch.delenv("DATA")
+    (few / "datasets/ml-100k").mkdir(parents=True)
+    assert MAKING.lacking("accuracy-ml-100k") is None, "prepared already"
+
+
 def test_another_log_of_the_same_name_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quickstart's log, say, in a folder that is called hard: its figures would be published as those of hard."""
     monkeypatch.setattr(MAKING, "ROOT", tmp_path)
@@ -114,12 +210,12 @@ def test_logs_say_what_they_are(log: str) -> None:
 @pytest.mark.parametrize("name", MAKING.EARLIER)
 def test_a_file_of_an_older_format_has_a_command_of_today(name: str) -> None:
     """For its log, its rankers and its seeds, with files that are there; no commit, which a rewritten history loses."""
-    told = MAKING.command_of(f"accuracy-{name}")
+    told = MAKING.command_of(f"earlier/accuracy-{name}")
     assert "git" not in told
     prepared, study = (
         shlex.split(f"limerank {one}")[1:] for one in told.partition(": limerank ")[2].split("; limerank ")
     )
-    facts = json.loads((ROOT / f"docs/results/accuracy-{name}.json").read_text())
+    facts = json.loads((ROOT / f"docs/results/earlier/accuracy-{name}.json").read_text())
     option = {one: study[at + 1] for at, one in enumerate(study) if one.startswith("--")}
     assert set(option["--models"].split(",")) == {row["model"] for row in facts["results"]}
     assert int(option["--seeds"]) == len({row["seed"] for row in facts["results"]})

@@ -23,7 +23,8 @@ from limerank.data.raw.log import RawLog
 from limerank.data.sources.table.read import write_table_log
 from limerank.data.store.dataset import StoredDataset
 from limerank.metrics import Metrics
-from limerank.training.news import duration, outcome
+from limerank.progress import duration
+from limerank.training.news import outcome
 
 EPOCH = re.compile(
     r"^epoch \d+ of 3: train loss \d\.\d{4}, validation NE \d\.\d{4}( \(best so far\))?, AUC \d\.\d{4}; "

@@ -114,3 +114,20 @@ def test_more_parts_than_colors_still_differ() -> None:
     svg = stacked_bars({"all": {str(number): 1.0 for number in range(8)}}, unit="ms")
     assert svg.count('class="line-0" fill-opacity') == 2
     assert svg.count('class="line-0"') == 4
+
+
+def test_a_limit_has_the_color_of_its_line_and_room_in_the_picture() -> None:
+    """Named by what it is a limit of; one without a line is not drawn, and what no axis has is counted."""
+    lines = {"a": [(1.0, 10.0), (10.0, 20.0)], "b": [(1.0, 5.0), (10.0, 6.0)]}
+    limits = {"b": [(1.0, 0.001), (10.0, 0.002)], "a": [(1.0, 0.0), (10.0, 0.0)], "c": [(1.0, 1.0), (10.0, 2.0)]}
+    chart = line_chart(lines, x="n", y="ms", logarithmic=True, limits=limits, limit="floor")
+    (found,) = re.findall(
+        r'<polyline class="(line-\d) limit" stroke-dasharray="1 4" points="([^"]+)"><title>([^<]+)', chart
+    )
+    color, points, name = found
+    assert (color, name) == ("line-1", "floor of b")
+    assert all(0 < float(point.split(",")[1]) < HEIGHT for point in points.split())
+    assert "dotted: floor" in chart
+    assert "floor of c" not in chart
+    assert "2 values are zero or negative" in chart
+    assert "dotted" not in line_chart(lines, x="n", y="ms")

@@ -129,7 +129,7 @@ def test_errors_name_the_file_and_what_it_is_instead(written: Callable[..., Path
     assert "run the study again" in other
     assert "no such file" in failure(tmp_path / "none.json")
     assert f"name its results: {tmp_path / 'other' / 'tiny.json'}" in failure(tmp_path / "other", 2)
-    older = failure(RESULTS / "accuracy-simulated-24-topics.json")
+    older = failure(RESULTS / "earlier/accuracy-simulated-24-topics.json")
     assert "in a format that is no longer read; run the study again on its log" in " ".join(older.split())
     assert "a result of `limerank bench`" in failure(RESULTS / "bench-serve.json")
     assert "a result of the soak" in failure(RESULTS / "soak.json")

@@ -146,6 +146,10 @@ def test_costs_say_who_grows_and_who_reads_again(dataset: StoredDataset) -> None
     assert costs["mha"].bytes_per_user == 4 * (30 * 2 * 32 + 64), "keys and values of every event, and the head part"
     assert costs["lime-mha"].bytes_per_user == 4 * (32 * 32 + 64)
     assert costs["lime-mha"].bytes_per_item == 2 * (4 * 32 + 64)
+    assert costs["mha"].bytes_per_item == 4 * (32 + 64), "a ranker that would widen its rows is given wide ones"
+    assert {name: cost.row_type for name, cost in costs.items()} == {
+        "lime-mha": "fp16", "mha": "fp32", "performer": "fp16", "lrea": "fp16",
+    }  # fmt: skip
 
 
 def test_states_without_norms_are_not_grown(dataset: StoredDataset) -> None:
@@ -188,9 +192,16 @@ def test_quick_mode_writes_everything_and_keeps_it(dataset: StoredDataset, tmp_p
     for said in ("Decoupled or coupled keys", "Precision of item rows", "cannot be told", "Quick mode"):
         assert said in page
     written = (tmp_path / "quick" / "runs" / "pma-seed2" / "run.json").stat().st_mtime_ns
+    served = tmp_path / "quick" / "rows-lime-mha.json"
+    kept = json.loads(served.read_text())
+    marked = [{**one, "bytes_per_item": 7} for one in kept["rows"]]
+    served.write_text(json.dumps({**kept, "rows": marked}))
     again = json.loads(limerank(*arguments, *chosen).stdout)
     assert again["compared"] == facts["compared"]
+    assert again["rows"] == marked, "not served again"
     assert (tmp_path / "quick" / "runs" / "pma-seed2" / "run.json").stat().st_mtime_ns == written
+    served.write_text(json.dumps({"identity": "of other runs", "rows": marked}))
+    assert json.loads(limerank(*arguments, *chosen).stdout)["rows"] == facts["rows"]
 
 
 def test_a_training_that_is_not_finite_ends_no_ablation(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ import pytest
 from limerank.metrics import paired_differences
 from limerank.report.page import Page
 from limerank.study.accuracy import table
+from limerank.study.accuracy.gathering import rival_pairs
 from limerank.study.accuracy.page import fill
 from limerank.study.accuracy.paired import METRICS, Resampled, gap_interval, over_seeds, paired, resample, seed_factors
-from limerank.study.accuracy.results import AccuracyStudy, Gap, PairedDifference, RowResult
+from limerank.study.accuracy.results import AccuracyStudy, Gap, PairedDifference, RowComparison, RowResult
 from limerank.study.pages import open_result
 
 DRAWS = 400
+RESULTS = Path(__file__).parents[2] / "docs/results"
 
 
 def constant(value: float) -> Resampled:
@@ -156,3 +160,45 @@ def test_training_seconds_are_of_the_middle_seed() -> None:
     fill(page, study)
     assert "the median over seeds" in page.html()
     assert "the gap itself is not clear" in page.html()
+
+
+def test_lime_is_held_against_everybody_whom_the_paper_names_and_linear_attention() -> None:
+    """Once each, and not where a comparison of another role says it already."""
+    compared = comparison("lime-mha", "ttsn", "baseline"), comparison("lime-mha", "mha", "skyline")
+    rows = ["ttsn", "mha", "sasrec", "sim", "performer", "lime-mha", "lime-xor", "lime-mha-xavier"]
+    assert rival_pairs(rows, compared) == [
+        ("lime-mha", "sasrec"),
+        ("lime-mha", "lime-xor"),
+        ("lime-mha", "performer"),
+        ("lime-xor", "ttsn"),
+        ("lime-xor", "sasrec"),
+        ("lime-xor", "mha"),
+        ("lime-xor", "performer"),
+    ]
+    assert rival_pairs(["ttsn", "mha"], []) == []
+
+
+def comparison(first: str, second: str, role: Literal["baseline", "skyline", "rival"]) -> RowComparison:
+    differences = paired({1: constant(0.2), 2: constant(0.2)}, {1: constant(0.1), 2: constant(0.1)})
+    return RowComparison(first=first, second=second, role=role, metrics=differences)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("accuracy-*.json")), ids=lambda path: path.stem)
+def test_rivals_are_on_the_page_and_files_of_before_have_none(path: Path) -> None:
+    """A reader of before finds them under a key that it does not know, and the others as they were."""
+    study = AccuracyStudy.model_validate_json(path.read_bytes())
+    study.rivals = []
+    assert not held_against(study, "sasrec")
+    again = AccuracyStudy.model_validate_json(
+        study.model_copy(update={"rivals": [comparison("lime-mha", "sasrec", "rival")]}).model_dump_json()
+    )
+    assert held_against(again, "sasrec")
+    assert {one.role for one in again.comparisons} <= {"baseline", "skyline", "ranker"}
+    assert table.rival_rows(again) == [["lime-mha", "sasrec", *["+0.1000", "+0.1000 to +0.1000 *"] * 2]]
+
+
+def held_against(study: AccuracyStudy, other: str) -> bool:
+    """Whether the page's tables of differences have LIME-MHA against it."""
+    page = Page("Accuracy")
+    fill(page, study)
+    return re.search(rf"<td[^>]*>lime-mha</td><td[^>]*>{other}</td>", "".join(page.parts)) is not None

@@ -23,13 +23,14 @@ from limerank.data.sources import taobao_ad
 from limerank.data.sources.kuairand import read_kuairand
 from limerank.data.store.dataset import StoredDataset
 from limerank.data.store.manifest import Manifest
-from limerank.errors import UsageError
+from limerank.errors import DataError, UsageError
 from limerank.progress import Progress
 from limerank.report.page import Page
 from limerank.study.accuracy.gathering import Gathering
 from limerank.study.accuracy.page import TITLE, fill
 from limerank.study.accuracy.results import AccuracyStudy
 from limerank.study.accuracy.rows import study_rows
+from limerank.study.accuracy.run import Asked, run_accuracy
 from limerank.study.accuracy.scores import SCORES, TestPart, score
 from limerank.study.accuracy.search import found_in
 from limerank.study.configuration import StudyConfig
@@ -144,6 +145,7 @@ def test_what_is_written_down(studied: Studied) -> None:
     assert compared is not None
     assert compared.metrics["ne"].difference == pytest.approx(lime.metrics["ne"].mean - mha.metrics["ne"].mean)
     assert [one.seed for one in compared.metrics["ne"].by_seed] == [1, 2]
+    assert study.rivals == [], "both others are compared already"
     assert lime.parameters > lime.embedding_parameters > 0
     assert mha.user_bytes > lime.user_bytes > ttsn.user_bytes > 0, "events, links, a sum"
     assert lime.model["links"] == 4
@@ -227,6 +229,18 @@ def test_the_search_of_another_study(studied: Studied, tmp_path: Path, dataset: 
     assert "leave one of the two out" in both.stderr
 
 
+def test_trials_without_a_value_to_choose_by_are_told(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished all of them: no training failed whose reason could be told."""
+    monkeypatch.setattr("limerank.study.accuracy.search.selection_value", lambda metrics: float("inf"))
+    config = StudyConfig.model_validate({"train": {"epochs": 1, "max_history": 5, "batch_requests": 16}})
+    asked = Asked(dataset.path, tmp_path, config, seeds=[1], models="ttsn", search=2, workers=1)
+    with pytest.raises(DataError, match="no trial has a finite NE or logloss on the validation part; see with"):
+        run_accuracy(asked, QUIET)
+    assert len(list(tmp_path.glob(f"*/{RECORD}"))) == 2
+
+
 @pytest.fixture(scope="module")
 def kuairand(tmp_path_factory: pytest.TempPathFactory) -> StoredDataset:
     """A month of two users in the files of KuaiRand-1K, read by its reader with the paper's protocol."""
@@ -256,6 +270,7 @@ def test_the_paper_stands_beside_its_own_dataset(kuairand: StoredDataset, tmp_pa
     variant = study.compared("ttsn-wide", "ranker")
     assert variant is not None
     assert variant.second == "ttsn"
+    assert study.rivals == [], "neither is LIME"
     page = Page(TITLE)
     fill(page, study)
     assert "paper AUC" in "".join(page.parts)

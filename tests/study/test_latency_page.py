@@ -36,6 +36,18 @@ def test_a_ranker_looks_the_same_in_every_chart(page: str) -> None:
     assert len({line for line in lines if line[2] in MODELS}) == len(MODELS)
 
 
+def test_every_ranker_has_its_floor_in_its_color(page: str) -> None:
+    """Of whole requests and of both stages, and in the tables behind the charts."""
+    floors = re.findall(r'<polyline class="(line-\d) limit" [^>]+><title>floor of ([^<]+)', page)
+    colors = {name: color for color, name in re.findall(r'<polyline class="(line-\d)"[^>]*><title>([^<]+)', page)}
+    for model in MODELS:
+        own = [color for color, name in floors if name == model]
+        assert len(own) == 3 + 6 + 3, "sweeps, stages, sweeps without the head"
+        assert set(own) == {colors[model]}
+        assert page.count(f"<th>floor of {model}</th>") == 6
+    assert page.count("<th>floor, ms</th>") == 6
+
+
 def test_the_ratio_stands_behind_the_size_with_whose_it_is(page: str) -> None:
     """A phone shows three columns; who kept a state is in the third, and thousands are no powers of ten."""
     head, *rows = tables(page, "How many times faster")[0]

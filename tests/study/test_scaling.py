@@ -14,6 +14,7 @@ from calling import refusal
 from typer.testing import CliRunner
 
 from limerank.cli import app
+from limerank.cli.study.scaling import tables
 from limerank.data.sources.simulated import SimulatedConfig
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import ArgumentError, DataError, UsageError
@@ -186,6 +187,16 @@ def test_one_seed_with_hardly_a_gap_decides_nothing() -> None:
     assert lost.closed == pytest.approx([0.1]), "a seed whose skyline lost has no gap to close"
     assert lost.of_means == pytest.approx(0.4), "but it counts"
     assert gaps_of(cells_of({1: 0.8, 2: 1.3}, {8: 0.02}))[0].of_means is None
+
+
+def test_the_terminal_has_the_fraction_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of means: 0.199, where the mean of fractions by seed is 10."""
+    tables(study_of([], cells_of({1: 0.8, 2: 0.999}, {8: 0.02})))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "lime-mha" in line)
+    assert line.split()[-1] == "0.199"
+    tables(study_of([], cells_of({1: 0.8, 2: 1.3}, {8: 0.02})))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "lime-mha" in line)
+    assert line.split()[-1] == "-", "no gap"
 
 
 def test_links_are_enough_only_if_more_are_too() -> None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from limerank.report.legend import end_labels, legend
 from limerank.report.scales import Scale, drawable, horizontal, number_label, positive, ticks, vertical
-from limerank.report.styles import color_class, dash, marker, reference_dash
+from limerank.report.styles import LIMIT_DASH, color_class, dash, marker, reference_dash
 from limerank.report.text import SIZE, fitted, inside, text_width
 
 __all__ = ["EMPTY", "HEIGHT", "WIDTH", "Mark", "Points", "line_chart", "number_label", "thinned", "ticks"]
@@ -48,6 +48,8 @@ def line_chart(
     marks: Iterable[Mark] = (),
     logarithmic: bool | Literal["x", "y"] = False,
     references: Mapping[str, Points] = NO_REFERENCES,
+    limits: Mapping[str, Points] = NO_REFERENCES,
+    limit: str = "limit",
     styles: Mapping[str, int] = NO_STYLES,
 ) -> str:
     """One line per series; points that are not finite are left out. `x` and `y` name the axes.
@@ -55,29 +57,33 @@ def line_chart(
     `logarithmic` makes both axes so, or one of them: values that are not positive are left out, and the chart says how
     many.
     `references` are thin gray dashed lines, named in the legend: floors, peaks, the paper's curve.
+    `limits` are thin dotted lines in the color of the series that they are of; `limit` is what they are called.
     `styles` number what a line looks like by its name, so that it is the same in several charts; lines that are not
     there follow, in their order.
     """
     lines = {name: [p for p in points if all(map(drawable, p))] for name, points in series.items()}
     behind = {name: [p for p in points if all(map(drawable, p))] for name, points in references.items()}
+    least = {name: [p for p in limits[name] if all(map(drawable, p))] for name in lines if name in limits}
     marks = [mark for mark in marks if drawable(mark.x) and drawable(mark.y)]
     said = ""
     across, up = logarithmic in (True, "x"), logarithmic in (True, "y")
     if across or up:
-        before = _count(lines, behind, marks)
-        lines, behind = _positive(lines, across, up), _positive(behind, across, up)
+        before = _count(lines, behind, least, marks)
+        lines, behind, least = (_positive(some, across, up) for some in (lines, behind, least))
         marks = [mark for mark in marks if _stands((mark.x, mark.y), across, up)]
-        said = _left_out(before - _count(lines, behind, marks))
+        said = _left_out(before - _count(lines, behind, least, marks))
     lines = {name: thinned(points) for name, points in lines.items()}
     shown = [point for points in lines.values() for point in points] + [(mark.x, mark.y) for mark in marks]
     if not shown:
         return EMPTY + said
-    shown += [point for points in behind.values() for point in points]
+    shown += [point for points in (*behind.values(), *least.values()) for point in points]
     numbers = {name: styles.get(name, len(styles) + number) for number, name in enumerate(lines)}
     axes = _Axes(shown, lines, numbers, across, up)
     parts = [*axes.grid(), *axes.names(x, y)]
     for number, (name, points) in enumerate(behind.items()):
         parts.append(_reference(axes, reference_dash(number), name, points))
+    for name, points in least.items():
+        parts.append(_line(axes, numbers[name], f"{limit} of {name}", points, limit=True))
     for name, points in lines.items():
         parts.append(_line(axes, numbers[name], name, points))
     for name, points in lines.items():
@@ -88,9 +94,9 @@ def line_chart(
         for mark in marks
     ]
     parts += axes.ends
-    title = escape(f"{y} by {x}: {', '.join([*lines, *behind])}")
+    title = escape(f"{y} by {x}: {', '.join([*lines, *behind, *(f'{limit} of {name}' for name in least)])}")
     picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
-    return picture + legend(lines, numbers, behind, lines_named=bool(axes.ends)) + said
+    return picture + legend(lines, numbers, behind, limit if least else None, lines_named=bool(axes.ends)) + said
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
@@ -159,8 +165,8 @@ def _stands(point: tuple[float, float], across: bool, up: bool) -> bool:
     return (positive(point[0]) or not across) and (positive(point[1]) or not up)
 
 
-def _count(lines: Lines, behind: Lines, marks: Sequence[Mark]) -> int:
-    return sum(map(len, lines.values())) + sum(map(len, behind.values())) + len(marks)
+def _count(lines: Lines, behind: Lines, least: Lines, marks: Sequence[Mark]) -> int:
+    return sum(len(points) for some in (lines, behind, least) for points in some.values()) + len(marks)
 
 
 def _left_out(count: int) -> str:
@@ -174,10 +180,12 @@ def _path(axes: _Axes, points: Points) -> str:
     return " ".join(f"{axes.across(x):.1f},{axes.down(y):.1f}" for x, y in points)
 
 
-def _line(axes: _Axes, number: int, name: str, points: Points) -> str:
+def _line(axes: _Axes, number: int, name: str, points: Points, *, limit: bool = False) -> str:
     if len(points) < 2:
         return ""
-    style = f'class="{color_class(number)}"{dash(number)}'
+    style = (
+        f'class="{color_class(number)} limit"{LIMIT_DASH}' if limit else f'class="{color_class(number)}"{dash(number)}'
+    )
     return f'<polyline {style} points="{_path(axes, points)}"><title>{escape(name)}</title></polyline>'
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from limerank.report.styles import color_class, dash, marker, reference_dash
+from limerank.report.styles import LIMIT_DASH, color_class, dash, marker, reference_dash
 from limerank.report.text import LINE, SIZE, text_width
 
 MOST_MOVED = 30.0  # a name farther from its line than this says nothing
@@ -65,6 +65,7 @@ def legend(
     lines: Mapping[str, Sequence[Any]],
     numbers: Mapping[str, int],
     behind: Mapping[str, Sequence[Any]],
+    limit: str | None = None,
     *,
     lines_named: bool,
 ) -> str:
@@ -78,6 +79,8 @@ def legend(
     for number, (name, points) in enumerate(behind.items()):
         line = f'<polyline class="reference"{reference_dash(number)} points="0,6 34,6"/>'
         items.append(_item(line, name if points else f"{name} (no values)"))
+    if limit is not None:
+        items.append(_item(f'<polyline class="reference"{LIMIT_DASH} points="0,6 34,6"/>', f"dotted: {limit}"))
     return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
 
 

@@ -12,6 +12,7 @@ from html import escape
 
 COLORS = 6
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "13 4")
+LIMIT_DASH = ' stroke-dasharray="1 4"'
 REFERENCE_DASHES = ("3 4", "8 5", "1 4", "12 4 2 4")
 RADIUS = 3.6
 

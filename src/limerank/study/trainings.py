@@ -13,11 +13,11 @@ from limerank.config import RunConfig, TrainConfig
 from limerank.data.store.dataset import StoredDataset
 from limerank.errors import DataError, UsageError, if_interrupted
 from limerank.models import complete_model
-from limerank.progress import Progress
+from limerank.progress import Progress, duration
 from limerank.study.results import Failure
 from limerank.tables import number_text
 from limerank.threads import available_cores
-from limerank.training.news import duration, selection_value
+from limerank.training.news import selection_value
 from limerank.training.parallel import Job, train_all
 from limerank.training.run import RECORD, FinishedRun
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -180,6 +180,11 @@ def _all_candidates_work(name: str, sizes: Sizes) -> int:
     few, more = CANDIDATE_GRID["M"]
     at_few, at_more = (candidate_work(name, sizes.letters() | {"M": count}) for count in (few, more))
     return at_few + (at_more - at_few) * (sizes.candidates - few) // (more - few)
+
+
+def served_row_type(ranker: Ranker) -> Literal["fp16", "fp32"]:
+    """What a ranker is timed with: rows as served if factorized, else rows that no request has to widen first."""
+    return "fp16" if ranker.factorized else "fp32"
 
 
 def state_bytes(user: UserState) -> int:

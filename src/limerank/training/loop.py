@@ -34,7 +34,7 @@ from limerank.training.distributed.evaluating import evaluate_together
 from limerank.training.distributed.ranks import is_lost
 from limerank.training.distributed.stopping import NotedInterrupts
 from limerank.training.distributed.together import draw_apart
-from limerank.training.news import epoch_line, selection_value, step_line, time_line
+from limerank.training.news import epoch_line, selection_value, time_line
 from limerank.training.optimizer import learning_rate_factor
 from limerank.training.records.stages import StageTimes
 from limerank.training.steps.interrupts import Interrupts
@@ -43,8 +43,6 @@ from limerank.training.steps.progressive import ProgressiveWindow
 from limerank.training.steps.step import NotFiniteError, TrainingStep
 from limerank.training.tensorboard import TensorBoardLog, scalars_of_epoch
 from limerank.training.unfinished import resume_command
-
-SECONDS_BETWEEN_LINES = 30.0  # of news where no bar shows them
 
 Watch = Callable[[int, dict[str, Metrics]], None]
 """Called after each epoch with its number, from 1, and the metrics per task that choose the best."""
@@ -83,7 +81,7 @@ class TrainingLoop:
         self.interrupts = Interrupts() if self.ranks.size == 1 else NotedInterrupts()
         self.window = ProgressiveWindow(loader, step) if self.config.order == "time" else None
         self.saved_step = 0
-        self.saved_at = self.logged_at = self.said_at = self.began = time.perf_counter()
+        self.saved_at = self.logged_at = self.began = time.perf_counter()
         self.began_step = self.timed_rows = 0
         self.in_step = False
         self.board: TensorBoardLog | None = None
@@ -217,10 +215,6 @@ class TrainingLoop:
             self._write("progressive", {"progressive": _dumped(metrics), "until_time": until})
         state.logged_loss, state.logged_rows, self.logged_at, self.timed_rows = 0.0, 0, now, 0
         self.bar.tell(f"loss {loss:.4f}, {per_second:,.0f} rows/s")
-        if not self.progress.shown and now - self.said_at > SECONDS_BETWEEN_LINES:
-            self.said_at = now
-            left = (now - self.began) / (state.step - self.began_step) * (self.steps - state.step)
-            self.progress.say(step_line(state.step, self.steps, loss, per_second, left))
 
     def _measure(self) -> None:
         """The end of an epoch: metrics of the part that selects, the best weights, a line, a checkpoint."""

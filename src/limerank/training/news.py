@@ -6,17 +6,10 @@ from collections.abc import Mapping
 
 from limerank.config import TrainConfig
 from limerank.metrics import Metrics
+from limerank.progress import duration
 from limerank.splits import Part
 from limerank.tables import number_text
 from limerank.training.run import RunRecord
-
-
-def step_line(step: int, steps: int, loss: float, rows_per_second: float, seconds_left: float) -> str:
-    """`step 400 of 4,000: train loss 0.5312, 12,345 rows/s, about 5 min left`, where no bar shows it."""
-    return (
-        f"step {step:,} of {steps:,}: train loss {loss:.4f}, {rows_per_second:,.0f} rows/s, "
-        f"about {duration(seconds_left)} left"
-    )
 
 
 def epoch_line(
@@ -36,13 +29,6 @@ def time_line(epoch: int, epochs: int, seconds: float, so_far: float) -> str:
     """`12.3 s, about 1 min left`: the last epoch, and what the others will take if they are like those so far."""
     left = so_far / epoch * (epochs - epoch)
     return f"{seconds:.1f} s" + (f", about {duration(left)} left" if epoch < epochs else "")
-
-
-def duration(seconds: float) -> str:
-    """A time to wait, in the unit a person would use."""
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def outcome(record: RunRecord, config: TrainConfig) -> str:

@@ -75,12 +75,11 @@ def scaling(
         study = run_scaling(
             dataset, plan, folder, progress, only=only, quick=quick, overwrite=overwrite, workers=threads
         )
-        deliver(study, folder, lambda: _tables(study), as_json=as_json)
+        deliver(study, folder, lambda: tables(study), as_json=as_json)
 
 
-def _tables(study: ScalingStudy) -> None:
-    from statistics import mean
-
+def tables(study: ScalingStudy) -> None:
+    """What a terminal shows of it."""
     from limerank.study.scaling.results import said
 
     for model in study.models():
@@ -93,5 +92,5 @@ def _tables(study: ScalingStudy) -> None:
         emit_table(
             "fraction of the gap to the skyline that is closed",
             ["ranker", "topics", "links", "closed"],
-            [[g.model, g.topics, g.links, f"{mean(g.closed):.3f}" if g.closed else "-"] for g in study.gaps],
+            [[g.model, g.topics, g.links, "-" if g.of_means is None else f"{g.of_means:.3f}"] for g in study.gaps],
         )

@@ -145,6 +145,7 @@ class Cost(BaseModel):
     us_per_candidate: float
     path: str
     bytes_per_item: int
+    """Of the rows that were read."""
     bytes_per_user: int
     """What the user stage leaves for the candidates."""
     kept_bytes: int | None
@@ -152,6 +153,8 @@ class Cost(BaseModel):
     append_us: float
     """One event more, of a history of that length: appended, or all of it read again."""
     appended: bool
+    row_type: str = "fp16"
+    """Of the item rows; files of before had these for all, which rankers that are not factorized widen first."""
 
 
 class AblationStudy(StudyResult):

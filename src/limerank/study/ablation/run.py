@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from limerank import files
 from limerank.data.store.dataset import StoredDataset
@@ -22,6 +23,7 @@ from limerank.study.ablation.results import (
     Compared,
     Cost,
     KernelStudy,
+    RowPrecision,
     Trained,
     values,
 )
@@ -96,9 +98,8 @@ def run_ablation(
         result.compared = [compared for one in held if (compared := _compared(one, result, plan.seeds)) is not None]
         for base in bases:
             if base.name in by_key:
-                progress.say(f"serving {base.name} from rows in fp32, fp16 and u8")
                 own = list(by_key[base.name].values())
-                result.rows += row_precisions(base.name, own, opened, task, plan.catalog_requests)
+                result.rows += _rows(base.name, own, opened, plan, out, progress, overwrite)
         if LINEAR in plan.groups and MHA in plan.bases:
             linear = [one for one in held if one.change.group == LINEAR]
             names = {MHA: linear[0].base.name} | {one.change.ranker: one.variant.name for one in linear}
@@ -165,16 +166,43 @@ def _kernel(
 ) -> KernelStudy:
     """Measured, or what an earlier invocation measured of the same run with the same plan."""
     asked = plan.kernels()
-    identity = files.digest_of(
-        repr(asked), dataset.fingerprint, files.digest_of((run.path / "model.safetensors").read_bytes())
-    )
-    kept = out / KERNEL
-    if kept.is_file() and not overwrite:
-        found = files.read_json(kept, UsageError, "pass --overwrite")
-        if found.get("identity") == identity:
-            progress.say("kernel errors are kept")
-            return KernelStudy.model_validate(found["kernel"])
+    kept, identity = out / KERNEL, _identity(repr(asked), dataset, [run])
+    if not overwrite and (found := _kept(kept, identity)) is not None:
+        progress.say("kernel errors are kept")
+        return KernelStudy.model_validate(found["kernel"])
     with progress.bar("approximating the skyline's attention", asked.work) as bar:
         kernel = measure_kernels(run, dataset, asked, bar)
     files.write_json(kept, {"identity": identity, "kernel": kernel.model_dump(mode="json")})
     return kernel
+
+
+def _rows(
+    model: str,
+    runs: Sequence[FinishedRun],
+    dataset: StoredDataset,
+    plan: AblationPlan,
+    out: Path,
+    progress: Progress,
+    overwrite: bool,
+) -> list[RowPrecision]:
+    """Served in each precision, or what an earlier invocation found of the same runs."""
+    kept, identity = out / f"rows-{model}.json", _identity(str(plan.catalog_requests), dataset, runs)
+    if not overwrite and (found := _kept(kept, identity)) is not None:
+        progress.say(f"rows of {model} are kept")
+        return [RowPrecision.model_validate(one) for one in found["rows"]]
+    task = dataset.schema.tasks[0].name
+    with progress.bar(f"serving {model} from rows in fp32, fp16 and u8", len(runs)) as bar:
+        rows = row_precisions(model, runs, dataset, task, plan.catalog_requests, bar)
+    files.write_json(kept, {"identity": identity, "rows": [one.model_dump(mode="json") for one in rows]})
+    return rows
+
+
+def _identity(asked: str, dataset: StoredDataset, runs: Sequence[FinishedRun]) -> str:
+    weights = [files.digest_of((run.path / "model.safetensors").read_bytes()) for run in runs]
+    return files.digest_of(asked, dataset.fingerprint, *weights)
+
+
+def _kept(path: Path, identity: str) -> dict[str, Any] | None:
+    """What was measured of the same; None if nothing was, or of something else."""
+    found = files.read_json(path, UsageError, "pass --overwrite") if path.is_file() else {}
+    return found if found.get("identity") == identity else None

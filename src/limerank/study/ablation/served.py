@@ -15,6 +15,7 @@ from limerank.errors import ArgumentError
 from limerank.evaluation.evaluate import Predictions, candidates_of, evaluation_loader, measured
 from limerank.models import Ranker, UserState
 from limerank.ops.candidate import ROW_TYPES, RowStore
+from limerank.progress import Bar
 from limerank.serve.bundles.offline import RowType, compute_rows
 from limerank.serve.scorer import score_candidates
 from limerank.splits import Part
@@ -30,9 +31,17 @@ FIRST, MANY = 10, 100
 
 
 def row_precisions(
-    model: str, runs: Sequence[FinishedRun], dataset: StoredDataset, task: str, requests: int = CATALOG_REQUESTS
+    model: str,
+    runs: Sequence[FinishedRun],
+    dataset: StoredDataset,
+    task: str,
+    requests: int = CATALOG_REQUESTS,
+    bar: Bar | None = None,
 ) -> list[RowPrecision]:
-    """The runs of one ranker, one for each seed, served in every row type; fp32 is what the others are held against."""
+    """The runs of one ranker, one for each seed, served in every row type; fp32 is what the others are held against.
+
+    The bar advances by a step for each run.
+    """
     assert set(TYPES) == set(ROW_TYPES)
     found = {row_type: RowPrecision(model=model, row_type=row_type) for row_type in TYPES}
     tops: dict[str, list[tuple[float, float]]] = {row_type: [] for row_type in TYPES}
@@ -55,6 +64,8 @@ def row_precisions(
             one.largest_difference = max(off, one.largest_difference or 0.0)
         for row_type, overlaps in _overlaps(ranker, loader, stores, number, requests).items():
             tops[row_type] += overlaps
+        if bar is not None:
+            bar.advance()
     for row_type, one in found.items():
         one.ne = paired(values(found[REFERENCE].test, "ne"), values(one.test, "ne")) if one.test else None
         if tops[row_type]:

@@ -27,7 +27,7 @@ from limerank.study.accuracy.results import (
     StudiedDataset,
     spread_of,
 )
-from limerank.study.accuracy.rows import StudyRow
+from limerank.study.accuracy.rows import LIME, PEERS, TABLE_B, StudyRow
 from limerank.study.accuracy.scores import TestPart
 from limerank.study.paper import leaderboard, public_table
 from limerank.study.results import Failure, Made
@@ -59,6 +59,7 @@ class Gathering:
                 drawn.setdefault(name, {})[seed] = resample(labels, scores, part.user, part.request)
                 bar.advance()
         rows = [self._row(row, tested, drawn) for row in self.rows if row.name in drawn]
+        comparisons = [one for row in rows for one in self._comparisons(row, drawn)]
         study = AccuracyStudy(
             study="accuracy",
             made=made(),
@@ -67,11 +68,14 @@ class Gathering:
             rows=rows,
             oracle=part.oracle.get(self.task),
             floor=part.floor.get(self.task),
-            comparisons=[one for row in rows for one in self._comparisons(row, drawn)],
+            comparisons=comparisons,
             level=LEVEL,
             resamples=RESAMPLES,
             search=self.search,
             failures=list(failures),
+            rivals=[
+                _compared(first, second, "rival", drawn) for first, second in rival_pairs(list(drawn), comparisons)
+            ],
         )
         return study.model_copy(update={"caveats": caveats_of(study)})
 
@@ -183,12 +187,27 @@ class Gathering:
             "ranker": row.ranker if row.ranker != row.name else None,
         }
         return [
-            RowComparison.model_validate(
-                {"first": row.name, "second": other, "role": role, "metrics": paired(drawn[row.name], drawn[other])}
-            )
+            _compared(row.name, other, role, drawn)
             for role, other in others.items()
             if other is not None and other in drawn
         ]
+
+
+def rival_pairs(rows: Sequence[str], comparisons: Sequence[RowComparison]) -> list[tuple[str, str]]:
+    """LIME and every row of table (b) or peer beside it, without pairs that are compared in either order."""
+    found = {frozenset((one.first, one.second)) for one in comparisons}
+    pairs = []
+    for pair in ((lime, other) for lime in LIME for other in (*TABLE_B, *PEERS) if lime != other):
+        if frozenset(pair) not in found and set(pair) <= set(rows):
+            found.add(frozenset(pair))
+            pairs.append(pair)
+    return pairs
+
+
+def _compared(first: str, second: str, role: str, drawn: Mapping[str, Mapping[int, Resampled]]) -> RowComparison:
+    return RowComparison.model_validate(
+        {"first": first, "second": second, "role": role, "metrics": paired(drawn[first], drawn[second])}
+    )
 
 
 def _better(own: Mapping[int, Metrics], baseline: Mapping[int, Metrics]) -> int | None:

@@ -35,6 +35,11 @@ SECONDS = (
     "other things: their order tells more than their size. The JSON file has them by seed."
 )
 
+RIVALS = (
+    "LIME against the other rows of the paper's table (b) and against rankers whose cost is linear in the history. Of "
+    "twenty differences that are none, one is expected to look clear."
+)
+
 
 def fill(page: Page, result: AccuracyStudy) -> None:
     """What the table shows, the table, differences as pictures, what was searched, and how."""
@@ -49,6 +54,9 @@ def fill(page: Page, result: AccuracyStudy) -> None:
     page.charts(_charts(result))
     page.heading("Differences")
     page.table(list(table.DIFFERENCE_COLUMNS), table.difference_rows(result))
+    if result.rivals:
+        page.paragraph(RIVALS)
+        page.table(list(table.DIFFERENCE_COLUMNS), table.rival_rows(result))
     page.heading("What it cost")
     page.paragraph(SECONDS, "small")
     page.table(list(table.COST_COLUMNS), table.cost_rows(result))

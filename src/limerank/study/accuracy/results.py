@@ -131,8 +131,8 @@ class RowComparison(BaseModel):
 
     first: str
     second: str
-    role: Literal["baseline", "skyline", "ranker"]
-    """What the second is to the first; `ranker`: the row of which the first is a variant."""
+    role: Literal["baseline", "skyline", "ranker", "rival"]
+    """What the second is to the first; `ranker`: the row of which the first is a variant; `rival`: any other."""
     metrics: dict[str, PairedDifference]
 
 
@@ -193,6 +193,8 @@ class AccuracyStudy(StudyResult):
     resamples: int
     search: Search | None
     failures: list[Failure] = Field(default_factory=list)
+    rivals: list[RowComparison] = Field(default_factory=list)
+    """LIME against each row of table (b) and each peer that `comparisons` does not have; files of before have none."""
 
     def row(self, name: str) -> RowResult | None:
         """By its name."""

@@ -20,6 +20,8 @@ TABLE_B = ("ttsn", "din", "sasrec", "truncated-mha", "lrea", "lime-mha", "mha", 
 """The rows of the paper's table (b), in its order."""
 PEERS = ("linear-attention", "performer", "linformer", "lightning", "mamba")
 """What else is linear in the history: the comparison whose section the paper leaves empty."""
+LIME = ("lime-mha", "lime-xor")
+"""Of table (b), what the paper proposes."""
 GROUPS: Mapping[str, tuple[str, ...]] = {"paper": TABLE_B, "peers": PEERS, "all": tuple(RANKERS)}
 LONGEST_NAME = 80
 

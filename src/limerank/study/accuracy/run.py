@@ -22,6 +22,12 @@ from limerank.study.trainings import Pace, Variant, run_folder, train_variants
 from limerank.threads import available_cores
 from limerank.training.run import RECORD, FinishedRun
 
+UNJUDGED = (
+    "no trial has a finite NE or logloss on the validation part; see with `limerank describe` whether that part has "
+    "labels, or name other options or a lower learning rate in --config"
+)
+"""Of a search whose trainings were finished, none with a value to choose by."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -135,7 +141,8 @@ class _Trainings:
                 {number: reasons[name] for number, name in names.items() if name in reasons},
             )
             if found[row.name].winner is None:
-                self.failures.append(Failure(row=row.name, seed=SEARCH_SEED, reason=reasons[names[0]]))
+                told = [reasons[name] for name in names.values() if name in reasons]
+                self.failures.append(Failure(row=row.name, seed=SEARCH_SEED, reason=told[0] if told else UNJUDGED))
         return Search(
             trials_per_row=asked.search,
             seed=SEARCH_SEED,

@@ -11,6 +11,7 @@ from limerank.study.accuracy.results import (
     SHOWN,
     AccuracyStudy,
     PairedDifference,
+    RowComparison,
     RowResult,
     Spread,
     Trial,
@@ -82,15 +83,21 @@ def cost_rows(study: AccuracyStudy) -> Cells:
 
 def difference_rows(study: AccuracyStudy) -> Cells:
     """Each row against its skyline, the baseline, and of a variant its ranker; a star where zero is left out."""
-    order = {"skyline": 0, "ranker": 1, "baseline": 2}
+    order = ["skyline", "ranker", "baseline"]
+    return [_difference_row(one) for one in sorted(study.comparisons, key=lambda one: order.index(one.role))]
+
+
+def rival_rows(study: AccuracyStudy) -> Cells:
+    """LIME against everybody else whom the paper compares it with, and linear attention."""
+    return [_difference_row(one) for one in study.rivals]
+
+
+def _difference_row(one: RowComparison) -> list[object]:
     return [
-        [
-            one.first,
-            one.second,
-            *difference_cells(one.metrics.get("ne")),
-            *difference_cells(one.metrics.get("auc")),
-        ]
-        for one in sorted(study.comparisons, key=lambda one: order[one.role])
+        one.first,
+        one.second,
+        *difference_cells(one.metrics.get("ne")),
+        *difference_cells(one.metrics.get("auc")),
     ]
 
 

@@ -23,6 +23,7 @@ from limerank.ops.candidate import RowStore
 from limerank.schema import UNKNOWN_INDEX, Role
 from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import choose_path, score_candidates
+from limerank.study.zoo import served_row_type
 
 MINUTE = 60_000
 
@@ -70,11 +71,9 @@ def measure_peaks() -> Peaks:
 
 
 def contestants(rankers: Mapping[str, Ranker], dataset: StoredDataset) -> dict[str, Contestant]:
-    """Rankers with their rows: fp16 as served for factorized ones, fp32 (no widening to pay) for the others."""
+    """Rankers with their rows."""
     return {
-        name: Contestant(
-            ranker.eval(), compute_rows(ranker, dataset.item_table, "fp16" if ranker.factorized else "fp32")
-        )
+        name: Contestant(ranker.eval(), compute_rows(ranker, dataset.item_table, served_row_type(ranker)))
         for name, ranker in rankers.items()
     }
 

@@ -16,8 +16,6 @@ from limerank.study.paper_latency import ARCHITECTURES, COLUMNS, PAPER_MS
 TITLE = "Latency against candidates, history and QK width"
 AXES: dict[Sweep, str] = {"candidates": "candidates M", "history": "history N", "qk": "QK width"}
 WHAT: tuple[Literal["user", "interact", "total"], ...] = ("user", "interact", "total")
-DRAWN_FLOORS = ("lime-mha", "hstu")
-"""The lowest and the highest; four floors would be four more lines."""
 KEPT = {
     ("computed", "computed"): "",
     ("cached", "computed"): ", only LIME cached",
@@ -75,8 +73,8 @@ def _sweeps(page: Page, result: LatencyStudy) -> None:
     page.heading("The three sweeps")
     threads = max(thread_counts(result.rows), default=1)
     page.paragraph(
-        f"Both axes are logarithmic; {threads} thread{'s' * (threads > 1)}. Gray: the floors of "
-        f"{' and '.join(DRAWN_FLOORS)}, counted work at this machine's peaks. Whole requests, with the head:"
+        f"Both axes are logarithmic; {threads} thread{'s' * (threads > 1)}. Dotted, in a ranker's color: its floor, "
+        "counted work at this machine's peaks. Whole requests, with the head:"
     )
     whole = chosen(result.rows, head=True, threads=threads, user_state="computed")
     page.charts(_sweep_charts(result, whole))
@@ -85,7 +83,7 @@ def _sweeps(page: Page, result: LatencyStudy) -> None:
         [
             _stage_chart(chosen(whole, sweep=sweep), axis, field, name)
             for sweep, axis in AXES.items()
-            for field, name in (("user_ms", "user stage"), ("interact_ms", "interaction"))
+            for field, name in (("user", "user stage"), ("interact", "interaction"))
             if chosen(whole, sweep=sweep)
         ]
     )
@@ -109,15 +107,12 @@ def _sweep_charts(result: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Char
                     x=axis,
                     y="milliseconds per request",
                     logarithmic=True,
-                    references={
-                        f"floor of {name}": [(size_of(r), r.floor_ms) for r in own]
-                        for name, own in _by_model(swept)
-                        if name in DRAWN_FLOORS
-                    },
+                    limits={name: [(size_of(r), r.floor_ms) for r in own] for name, own in _by_model(swept)},
+                    limit="floor",
                     styles=STYLES,
                 ),
                 f"Against {axis} ({fixed}).",
-                [axis, *result.models],
+                [axis, *result.models, *(f"floor of {name}" for name in result.models)],
                 _pivot(swept, result.models),
             )
         )
@@ -125,10 +120,18 @@ def _sweep_charts(result: LatencyStudy, rows: Sequence[LatencyRow]) -> list[Char
 
 
 def _stage_chart(rows: Sequence[LatencyRow], axis: str, field: str, name: str) -> Chart:
-    series = {model: [(size_of(row), getattr(row, field)) for row in own] for model, own in _by_model(rows)}
-    points = [[model, f"{x:,}", _ms(y)] for model, line in series.items() for x, y in line]
-    svg = line_chart(series, x=axis, y=f"{name}, milliseconds", logarithmic=True, styles=STYLES)
-    return Chart(svg, f"The {name} alone, against {axis}.", ["ranker", axis, "ms"], points)
+    series, floors = (
+        {model: [(size_of(row), getattr(row, key)) for row in own] for model, own in _by_model(rows)}
+        for key in (f"{field}_ms", f"{field}_floor_ms")
+    )
+    points = [
+        [model, f"{x:,}", _ms(y), _ms(least)]
+        for model, line in series.items()
+        for (x, y), (_, least) in zip(line, floors[model], strict=True)
+    ]
+    y = f"{name}, milliseconds"
+    svg = line_chart(series, x=axis, y=y, logarithmic=True, limits=floors, limit="floor", styles=STYLES)
+    return Chart(svg, f"The {name} alone, against {axis}.", ["ranker", axis, "ms", "floor, ms"], points)
 
 
 def _ratios(page: Page, result: LatencyStudy) -> None:
@@ -290,9 +293,12 @@ def _fixed(rows: Sequence[LatencyRow]) -> list[tuple[str, set[int]]]:
 
 
 def _pivot(rows: Sequence[LatencyRow], models: Sequence[str]) -> list[list[str]]:
-    found = {(size_of(row), row.model): _ms(row.total_ms) for row in rows}
+    found = {(size_of(row), row.model): (_ms(row.total_ms), _ms(row.floor_ms)) for row in rows}
     sizes = dict.fromkeys(size_of(row) for row in rows)
-    return [[f"{size:,}", *(found.get((size, model), "-") for model in models)] for size in sizes]
+    return [
+        [f"{size:,}", *(found.get((size, model), ("-", "-"))[which] for which in (0, 1) for model in models)]
+        for size in sizes
+    ]
 
 
 def _size(one: LatencyRow | Ratio | Slower) -> str:

@@ -29,9 +29,10 @@ from limerank.ops.candidate import RowStore
 from limerank.ops.candidate.rows import BlockBuffers
 from limerank.ops.candidate.streaming import BLOCK
 from limerank.serve.bundles.bundle import Bundle
-from limerank.serve.bundles.offline import RowType, export
+from limerank.serve.bundles.offline import export
 from limerank.serve.engine import Engine
 from limerank.study.latency.results import Threading
+from limerank.study.zoo import served_row_type
 
 TOP = 100
 """Candidates that an answer names."""
@@ -108,8 +109,7 @@ def export_untrained(dataset: StoredDataset, section: dict[str, Any], folder: Pa
     """A ranker with the weights it starts with, as a bundle."""
     torch.manual_seed(0)
     ranker = build_ranker(section, dataset.encoders.space(), len(dataset.schema.tasks), "--models").eval()
-    row_type: RowType = "fp16" if ranker.factorized else "fp32"
-    return export(ranker, section, dataset, folder, max_history=MOST_EVENTS, row_type=row_type)
+    return export(ranker, section, dataset, folder, max_history=MOST_EVENTS, row_type=served_row_type(ranker))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from limerank.ops.candidate import RowStore
 from limerank.serve.bundles.offline import compute_rows
 from limerank.serve.scorer import choose_path, score_candidates
 from limerank.study.ablation.results import Cost
-from limerank.study.zoo import state_bytes
+from limerank.study.zoo import served_row_type, state_bytes
 
 HISTORY, CANDIDATES = 1024, 4096
 
@@ -80,6 +80,7 @@ def measure_costs(
             kept_bytes=appended[name][1] if name in appended else None,
             append_us=1e6 * appends.get(name, user),
             appended=name in appended,
+            row_type=served_row_type(one.ranker),
         )
         for (name, one), user, score in zip(served.items(), users, scores, strict=True)
     ]
@@ -91,7 +92,7 @@ def _medians(contestants: Sequence[Callable[[], object]], repeats: int) -> list[
 
 
 def _rows(ranker: Ranker, dataset: StoredDataset) -> RowStore:
-    return compute_rows(ranker, dataset.item_table, "fp16")
+    return compute_rows(ranker, dataset.item_table, served_row_type(ranker))
 
 
 def _candidate_stage(one: _Served, state: UserState) -> Callable[[], object]:

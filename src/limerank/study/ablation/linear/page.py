@@ -116,7 +116,7 @@ def _costs(page: Page, result: AblationStudy) -> None:
     first = result.costs[0]
     page.heading("What they cost")
     page.paragraph(
-        f"One request with {first.history:,} events and {first.candidates:,} candidates, one thread, rows in fp16, "
+        f"One request with {first.history:,} events and {first.candidates:,} candidates, one thread, "
         "medians of CPU time of interleaved rounds in this process. One event more: from the event to a state that "
         "candidates can read, by growing a kept state where the ranker has one, else by reading the history again."
     )
@@ -134,10 +134,11 @@ def _costs(page: Page, result: AblationStudy) -> None:
         ],
     )
     page.table(
-        ["ranker", "bytes per item", "bytes per user", "kept to grow", "path"],
+        ["ranker", "rows", "bytes per item", "bytes per user", "kept to grow", "path"],
         [
             [
                 cost.model,
+                cost.row_type,
                 f"{cost.bytes_per_item:,}",
                 f"{cost.bytes_per_user:,}",
                 "-" if cost.kept_bytes is None else f"{cost.kept_bytes:,}",
