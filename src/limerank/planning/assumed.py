@@ -42,9 +42,9 @@ ASSUMED: Mapping[str, Quantity] = {
     "prepare_id_memory": _is(64, "byte", "of each distinct id while `prepare` reads, besides its text"),
     "prepare_request_memory": _is(30, "byte/request", "of each request while the split is computed"),
     "table_copies": _is(
-        4, "1", "of an embedding table in a process: weights, Adam's two moments, at the end the best weights as well"
+        5, "1", "of an embedding table in a process: weights, Adam's two moments, up to two where weights are checked"
     ),
-    "dense_copies": _is(5, "1", "of other parameters in a process: the same and gradients"),
+    "dense_copies": _is(6, "1", "of other parameters in a process: the same and gradients"),
     "gathered_copies": _is(
         4, "1", "of an embedding table in the first process of TorchRec that saves: whole weights and moments, pieces"
     ),

@@ -256,7 +256,7 @@ def _training_too_large(sheet: Sheet, workload: Workload) -> str:
     if workload.embeddings == "torchrec":
         why = "each process makes whole tables before TorchRec cuts them, and the first gathers them to be saved"
     else:
-        why = "each process holds whole tables, their moments, and at the end the best weights"
+        why = "each process holds whole tables and their moments, and up to two copies more where weights are checked"
     fewer = "fewer processes on each (--assume train_processes), " if processes > 1 else ""
     return (
         f"a training takes {sheet['train_memory'] / 1e9:,.0f} GB of one machine's memory at its peak, with "
