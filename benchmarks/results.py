@@ -133,11 +133,12 @@ LARGE_MACHINES = "--rates docs/results/plan-rates.json --cores 64 --memory-gb 51
 PAPER_SCALE = (
     "--preset industrial --items 1e8 --users 5e8 --events-per-day 33.3e9 --requests-per-second 1e5 "
     "--candidates 32768 --latency-ms 200 --assume days=3 --assume train_hours=72 --assume train_every_days=3 "
-    "--assume embedding_rows=1e8 --assume store_days=1"
+    "--assume embeddings=torchrec --assume embedding_rows=1e8 --assume store_days=1"
 )
 BILLION_ITEMS = (
     "--preset industrial --items 1e9 --users 1e8 --events-per-day 1e9 --requests-per-second 2000 "
-    "--candidates 10000 --latency-ms 100 --assume days=7 --assume embedding_rows=1e8 --assume store_days=1"
+    "--candidates 10000 --latency-ms 100 --assume days=7 --assume embeddings=torchrec "
+    "--assume embedding_rows=1e8 --assume store_days=1"
 )
 
 MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {

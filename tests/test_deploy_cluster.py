@@ -95,7 +95,9 @@ def script(part: str) -> str:
     return str(text.replace("$$", "$"))
 
 
-def run_script(part: str, folder: Path, moved: str, **programs: str) -> tuple[int, list[str]]:
+def run_script(
+    part: str, folder: Path, moved: str, package: str = "limerank[serve]==1", **programs: str
+) -> tuple[int, list[str]]:
     """A part's script with the volume at `moved` in a folder; `programs` stand in, and note what they are told."""
     (folder / "bin").mkdir(exist_ok=True)
     for name, code in programs.items():
@@ -104,7 +106,7 @@ def run_script(part: str, folder: Path, moved: str, **programs: str) -> tuple[in
         path.chmod(0o755)
     (folder / "told").write_text("")
     (folder / moved.strip("/")).mkdir(exist_ok=True)
-    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "LIMERANK_PACKAGE": "limerank[serve]==1"}
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "LIMERANK_PACKAGE": package}
     text = re.sub(rf"(?<![\w./]){moved}\b", f"{folder}{moved}", script(part))
     done = subprocess.run(["sh", "-c", text], env=environment, check=False, capture_output=True)
     return done.returncode, (folder / "told").read_text().splitlines()
@@ -206,6 +208,24 @@ def test_what_is_installed_is_not_installed_again(part: str, tmp_path: Path) -> 
     assert [
         line for line in run_script(part, tmp_path, "/packages", pip="exit 0", **chown)[1] if line.startswith("pip")
     ]
+
+
+def test_a_wheel_of_ones_own_is_waited_for_and_installed(tmp_path: Path) -> None:
+    """In Kubernetes it is copied to where the job waits, which is what `sleep` does here; in compose it is mounted."""
+    wheel = tmp_path / "packages/limerank-1-py3-none-any.whl"
+    copied = {"sleep": f"touch {wheel}", "pip": "exit 0"}
+    code, told = run_script("kubernetes install", tmp_path, "/packages", f"{wheel}[serve,redis]", **copied)
+    assert code == 0
+    waits, pip = told
+    assert waits == "sleep 2"
+    assert pip.endswith(f" {wheel}[serve,redis]")
+    typed = "\n".join(instructions("kubernetes.yaml"))
+    (name,) = re.findall(r"exec job/install -- mv /packages/part /packages/(\S+)$", typed, re.MULTILINE)
+    assert f"cat > /packages/part' < dist/{name}" in typed
+    (version,) = re.findall(r'^version = "(\S+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert name == f"limerank-{version}-py3-none-any.whl"
+    assert f"LIMERANK_PACKAGE: /packages/{name}[serve,redis]" in (DEPLOY / "kubernetes.yaml").read_text()
+    assert f"LIMERANK_PACKAGE='/in/{name}[serve,redis]'" in (DEPLOY / "compose-cluster.yaml").read_text()
 
 
 def test_both_install_the_tested_versions() -> None:

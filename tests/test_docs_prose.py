@@ -254,3 +254,18 @@ def test_spectrum_and_ablation(tables: ModuleType) -> None:
     )
     compared = {one["name"]: one["ne"]["mean"] for one in ablation["compared"]}
     claimed(EVIDENCE, f"it loses {compared['coupled keys (pma)']:.3f}, most of the gap to TTSN")
+
+
+def test_training_by_two_processes() -> None:
+    """The how-to's table is that of the cluster's figures, and its sentence holds."""
+    page = (ROOT / "docs/how-to/train-on-many-machines.md").read_text()
+    alone, *several = json.loads((ROOT / "docs/results/bench-cluster.json").read_text())["training"]
+    assert alone["processes"] == 1
+    for one in (alone, *several):
+        times = one["rows_per_second"] / alone["rows_per_second"]
+        tables = {"replicated": "whole", "torchrec": "TorchRec"}[one["embeddings"]]
+        rate, efficiency = f"{one['rows_per_second']:,.0f}", f"{one['efficiency']:.2f}"
+        claimed(page, f"| {one['processes']} | {tables} | {rate} | {times:.2f} | {efficiency} |")
+    claimed(page, "two processes were slower than one")
+    assert {one["processes"] for one in several} == {2}
+    assert all(one["rows_per_second"] < alone["rows_per_second"] for one in several)

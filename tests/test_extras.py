@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from calling import refusal
+from calling import python, refusal
+from serving import copied
 
 from limerank.api.run import Run
 from limerank.errors import OLDEST, UnavailableError, require_extra
@@ -62,6 +63,23 @@ def test_the_command_says_so(runs: dict[str, Run], tmp_path: Path, monkeypatch: 
     message = refusal(6, "export", runs["lime-mha"].path, "--store", tmp_path / "store", "--engine", "ray")
     assert message == ("error: this needs ray 2.50 or newer, and 2.49.2 is installed: pip install 'limerank[ray]'\n")
     assert not (tmp_path / "store").exists()
+
+
+WITHOUT_REDIS = """
+import sys
+sys.modules["redis"] = None
+from limerank.cli import main
+main()
+"""
+
+
+def test_redis_that_is_missing(store: Path, tmp_path: Path) -> None:
+    """In a process that cannot import it: one line with the extra, for a service and for what looks at histories."""
+    shop, where = copied(store, tmp_path), ("--histories", "redis://127.0.0.1:1/0")
+    for command in (("serve", shop, "--port", "0"), ("events", "status", shop)):
+        done = python("-c", WITHOUT_REDIS, *command, *where)
+        assert done.returncode == 6
+        assert done.stderr == "error: this needs redis, which is not installed: pip install 'limerank[redis]'\n"
 
 
 def test_versions_that_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

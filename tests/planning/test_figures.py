@@ -28,10 +28,12 @@ def changed(**values: float | str) -> Workload:
     return Workload(**{**WORKLOAD.model_dump(), **values})
 
 
+@pytest.mark.parametrize("embeddings", ["replicated", "torchrec"])
 @pytest.mark.parametrize("retrieval", ["elsewhere", "scan"])
-def test_every_figure_is_its_formula(retrieval: str) -> None:
+def test_every_figure_is_its_formula(retrieval: str, embeddings: str) -> None:
     """Computed again from JSON, in order, by nothing but the texts."""
-    plan = Plan.model_validate(json.loads(planned(changed(retrieval=retrieval)).model_dump_json()))
+    asked = changed(retrieval=retrieval, embeddings=embeddings)
+    plan = Plan.model_validate(json.loads(planned(asked).model_dump_json()))
     values = {name: one.value for name, one in plan.given.items()}
     for stage in plan.stages:
         for figure in stage.figures:
@@ -40,12 +42,13 @@ def test_every_figure_is_its_formula(retrieval: str) -> None:
             values[figure.name] = figure.value
 
 
+@pytest.mark.parametrize("embeddings", ["replicated", "torchrec"])
 @pytest.mark.parametrize("retrieval", ["elsewhere", "scan"])
-def test_units_fit(retrieval: str) -> None:
+def test_units_fit(retrieval: str, embeddings: str) -> None:
     """Bytes are added to bytes and nothing else, and each figure has the unit that it says."""
     sheet = sheet_of(RATES, RANKER, changed(retrieval=retrieval), MACHINES)
     units = {name: unit_of(one.unit) for name, one in sheet.given.items()}
-    for stage in stages(retrieval):
+    for stage in stages(retrieval, embeddings):
         for name, unit, formula in stage.formulas:
             found = dimension(parsed(formula), units)
             assert found in (None, unit_of(unit)), f"{name} = {formula}"
@@ -153,11 +156,18 @@ def test_what_cannot_be_is_said() -> None:
 
 
 def test_more_than_one_machine_can_hold_or_share_is_said() -> None:
-    """A training's first process has all weights; a step is shared by request; disks and stores are machines', too."""
+    """A training makes whole tables; a step is shared by request; disks and stores are machines', too."""
     tables = planned(changed(embedding_rows=1e9))
-    assert any("the first process of a training has all of them in memory" in problem for problem in tables.problems)
+    assert any("320 GB of one machine's memory at its peak, with 1 process on it" in one for one in tables.problems)
+    cut = planned(changed(embedding_rows=1e9, embeddings="torchrec"))
+    assert any("each process makes whole tables before TorchRec cuts them" in one for one in cut.problems)
+    several = planned(changed(embedding_rows=1e8, train_processes=3))
+    assert any("with 3 processes on it" in one and "fewer processes on each" in one for one in several.problems)
+    assert not planned(changed(embedding_rows=1e8)).problems
     hurried = planned(changed(train_hours=1e-3, batch_requests=2))
     assert any("machines cannot share steps of 2 requests" in problem for problem in hurried.problems)
+    many = planned(changed(train_processes=128))
+    assert any("a training on 1 machines cannot share steps of 64 requests among 128" in one for one in many.problems)
     small = planned(machines=MACHINES.model_copy(update={"disk_gb": 0.1}))
     for stage in ("training", "export", "serving"):
         assert any(problem.startswith(f"{stage} needs ") for problem in small.problems)
@@ -172,6 +182,38 @@ def test_what_all_machines_of_a_training_send() -> None:
     machines = value["train_machines"]
     assert machines > 1
     assert value["gradient_bytes"] == pytest.approx(machines * 2 * (machines - 1) / machines * value["dense_bytes"])
+
+
+def test_every_process_of_a_training_has_its_own_tables() -> None:
+    """Weights, two moments, and what a check of weights takes; no number of machines makes it less."""
+    for processes in (1, 4):
+        for hours in (24, 0.1):
+            plan = planned(changed(train_processes=processes, train_hours=hours))
+            value = {one.name: one.value for stage in plan.stages for one in stage.figures}
+            assert value["train_memory"] == processes * (5 * 1.1e6 * 16 * 4 + 6 * 25_000 * 4)
+
+
+def test_torchrec_makes_whole_tables_and_gathers_them() -> None:
+    """Many processes are the peak at the start, few of them are where the first one saves."""
+
+    def value(processes: float) -> dict[str, float]:
+        plan = planned(changed(train_processes=processes, train_hours=0.1, embeddings="torchrec"))
+        return {one.name: one.value for stage in plan.stages for one in stage.figures}
+
+    few, many = value(1), value(16)
+    machines, table = few["train_machines"], few["table_bytes"]
+    assert machines == many["train_machines"] > 1
+    assert few["train_memory"] == pytest.approx(table * (4 + 3 / machines) + 6 * few["dense_bytes"])
+    assert many["train_memory"] == pytest.approx(table * (16 + 1 / machines) + 16 * 6 * few["dense_bytes"])
+
+
+def test_every_serving_machine_has_the_whole_store() -> None:
+    """Also when item rows are divided: scorers map their slices out of one file."""
+    for items in (1e6, 1e9):
+        plan = planned(changed(items=items, embedding_rows=1e6))
+        value = {one.name: one.value for stage in plan.stages for one in stage.figures}
+        assert value["serving_disk"] == 2 * value["bundle_bytes"] > 2 * value["rows_bytes"]
+    assert value["shards"] > 1
 
 
 def test_guesses_are_said() -> None:

@@ -23,7 +23,7 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.item_stage import ItemStage, Rows, RowType, arrays_of
 from limerank.serve.bundles.offline import export_bundle
-from limerank.serve.bundles.on_ray.address import address_of
+from limerank.serve.bundles.on_ray.address import address_of, host_and_port, same_cluster
 from limerank.serve.bundles.on_ray.worker import recipe_of, stage_of
 from limerank.serve.bundles.row_writer import Shard
 
@@ -44,6 +44,7 @@ main()
         ("ray:127.0.0.1:6379", "127.0.0.1:6379"),
         ("ray:ray://host:10001", "ray://host:10001"),
         ("ray://host:10001", "ray://host:10001"),
+        ("ray:[::1]:6379", "[::1]:6379"),
     ],
 )
 def test_an_engine_names_an_address(engine: str | None, address: str | None) -> None:
@@ -58,12 +59,52 @@ def test_an_engine_names_an_address(engine: str | None, address: str | None) -> 
         ("ray:host", "engine 'ray:host': an address is auto, HOST:PORT or ray://HOST:PORT"),
         ("ray:host:70000", "engine 'ray:host:70000': an address is auto"),
         ("ray:local", "engine 'ray:local': an address is auto"),
-        ("ray://host", "engine 'ray://host': an address is auto"),
+        ("ray://host", "engine 'ray://host': an address is auto.* such as ray://10.0.0.1:10001"),
+        ("ray:::1:6379", "engine 'ray:::1:6379': an address is auto"),
+        ("ray:host:6379/", "engine 'ray:host:6379/': an address is auto"),
     ],
 )
 def test_a_name_that_is_none_is_refused(engine: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         address_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("host:1", ("host", 1)), ("[::1]:6379", ("::1", 6379)), ("10.0.0.1:65535", ("10.0.0.1", 65535))],
+)
+def test_addresses_have_two_parts(address: str, parts: tuple[str, int]) -> None:
+    """The same ones for whoever exports and whoever serves."""
+    assert host_and_port(address, "here") == parts == host_and_port(address, "here", client=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "[::1]", "::1", "", ":6379", "host:", "host:0", "host:x", "ray://host:1"]
+)
+def test_an_address_that_is_none_is_a_line_that_names_the_fix(address: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        host_and_port(address, "ray at it")
+    assert str(refused.value).startswith(
+        "ray at it: an address is auto or HOST:PORT, such as 10.0.0.1:6379 or [fd00::1]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "joined", "same"),
+    [
+        ("auto", "10.0.0.1:6379", True),
+        ("10.0.0.1:6379", "10.0.0.1:6379", True),
+        ("localhost:6379", "127.0.0.1:6379", True),
+        ("127.0.0.2:6379", "127.0.0.1:6379", True),  # both are this machine
+        ("127.0.0.1:6380", "127.0.0.1:6379", False),
+        ("127.0.0.1:6379", "203.0.113.9:6379", False),
+        ("203.0.113.8:6379", "203.0.113.9:6379", False),
+        ("no-such-name.invalid:6379", "127.0.0.1:6379", False),
+        ("ray://127.0.0.1:6379", "127.0.0.1:6379", False),
+    ],
+)
+def test_names_of_one_cluster(address: str, joined: str, same: bool) -> None:
+    assert same_cluster(address, joined, "here") is same
 
 
 def test_a_cluster_has_its_own_number_of_cores(runs: dict[str, Run], tmp_path: Path) -> None:

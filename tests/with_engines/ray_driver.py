@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.item_stage import ItemStage
 from limerank.serve.bundles.offline import Exported, export_bundle
 from limerank.serve.bundles.on_ray import fleet as fleets
+from limerank.serve.bundles.on_ray.connection import connected
 from limerank.serve.bundles.on_ray.engine_name import fleet_named
 from limerank.serve.bundles.on_ray.fleet import SPARE, RayFleet
+from limerank.serve.bundles.on_ray.starting import ray_folder
 from limerank.serve.bundles.row_writer import Shard
 
 DAY = 86_400_000
@@ -106,6 +109,7 @@ def kinds(address: str, folder: str) -> Iterator[tuple[str, Any]]:
         yield from same_bytes(fleet, Path(folder) / "bytes")
         yield from limits(fleet, Path(folder) / "limits")
         yield "busy", busy(fleet)
+        yield "taken away", taken_away(fleet, Path(folder) / "taken")
 
 
 def busy(fleet: RayFleet) -> list[str]:
@@ -116,9 +120,74 @@ def busy(fleet: RayFleet) -> list[str]:
     held = ray.remote(num_cpus=2)(lambda: time.sleep(600)).remote()
     until(lambda: not ray.available_resources().get("CPU"))
     fleets.CHECK_SECONDS = 0.5
-    fleet.check(told.append)
+    replace(fleet, say=told.append).check()
     ray.cancel(held, force=True)
     return told
+
+
+def taken_away(fleet: RayFleet, folder: Path) -> tuple[list[str], int]:
+    """The same in the middle of an export: somebody else has all cores, until people have been told."""
+    import ray
+
+    told: list[str] = []
+
+    def tell_and_give_back(line: str) -> None:
+        told.append(line)
+        ray.cancel(held, force=True)
+
+    item_stage.ITEMS_PER_BLOCK, item_stage.ITEMS_PER_SHARD = 64, 64
+    dataset = prepare(day_of(1, range(256)), folder / "dataset")
+    stage = ItemStage(ranker_of("lime-mha", dataset), dataset.item_table, "fp16")
+    parts = [
+        (Shard(number, items, np.full(len(items), -1)), stage.items.part(items.start, items.stop))
+        for number, items in enumerate(stage.shards())
+    ]
+    until(lambda: ray.available_resources().get("CPU") == 2)
+    held = ray.remote(num_cpus=2)(lambda: time.sleep(600)).remote()
+    until(lambda: not ray.available_resources().get("CPU"))
+    fleets.CHECK_SECONDS = 0.5
+    with replace(fleet, say=tell_and_give_back).computed(stage, stage.sample_hash(), parts) as rows:
+        came = len(list(rows))
+    return told, came - len(parts)
+
+
+def vanished() -> Iterator[tuple[str, Any]]:
+    """A cluster of a head without cores and one machine, which goes in the middle of an export; another one comes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    fleets.CHECK_SECONDS = 2.0
+    told: list[str] = []
+    ends = ExitStack()
+    of_ray: dict[str, Any] = {"object_store_memory": 100_000_000, "temp_dir": str(ends.enter_context(ray_folder()))}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **of_ray})
+    machine = cluster.add_node(num_cpus=1, **of_ray)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.CRITICAL)
+
+    def tell_and_join(line: str) -> None:
+        told.append(line)
+        if "no machine with a core is left" in line:
+            cluster.add_node(num_cpus=1, **of_ray)
+
+    def parts() -> Iterator[tuple[Shard, Features]]:
+        for number, items in enumerate(stage.shards()):
+            if number == 5:  # some are under way
+                cluster.remove_node(machine)
+            yield Shard(number, items, np.full(len(items), -1)), stage.items.part(items.start, items.stop)
+
+    with tempfile.TemporaryDirectory() as folder:
+        item_stage.ITEMS_PER_BLOCK, item_stage.ITEMS_PER_SHARD = 64, 64
+        dataset = prepare(day_of(1, range(640)), Path(folder) / "dataset")
+        stage = ItemStage(ranker_of("lime-mha", dataset), dataset.item_table, "fp16")
+        with RayFleet("Ray of a test", tell_and_join).computed(stage, stage.sample_hash(), parts()) as rows:
+            found = {shard.number: row for shard, row in rows}
+        own = [stage.block(np.asarray(items)).tensors()["rows"].numpy() for items in stage.shards()]
+    same = [bool((found[number]["rows"] == rows).all()) for number, rows in enumerate(own)]
+    yield "told", [line for line in told if "no machine" in line]
+    yield "same", same
+    ray.shutdown()
+    cluster.shutdown()
+    ends.close()
 
 
 def same_bytes(fleet: RayFleet, folder: Path) -> Iterator[tuple[str, Any]]:
@@ -222,6 +291,11 @@ def without_limerank(address: str, blocker: str, path: str, store: str) -> Itera
         Run.open(path).exported(store, engine="ray:10.0.0.1:6379", quiet=True)
     except LimerankError as error:
         yield "elsewhere", str(error)
+    here = []
+    for name in ("auto", address, f"127.0.0.1:{address.rpartition(':')[2]}"):
+        with connected(name) as where:
+            here.append(where)
+    yield "here", here
 
 
 def bench() -> Iterator[tuple[str, Any]]:
@@ -234,6 +308,7 @@ WORKS: dict[str, Callable[..., Iterator[tuple[str, Any]]]] = {
     "bench": bench,
     "kinds": kinds,
     "run": run,
+    "vanished": vanished,
     "without_limerank": without_limerank,
 }
 

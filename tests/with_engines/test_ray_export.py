@@ -103,6 +103,23 @@ def test_a_busy_cluster_is_waited_for_and_people_are_told(cluster: RayCluster, f
     assert found["busy"] == [f"note: Ray at {cluster.address}: no core is free yet; the export waits for one"]
 
 
+def test_cores_that_others_take_in_the_middle_are_waited_for_and_people_are_told(
+    cluster: RayCluster, found: dict[str, Any]
+) -> None:
+    told, missing = found["taken away"]
+    waits = "no core is free, and none of [1-4] shards has come yet; the export waits"
+    assert re.fullmatch(f"note: Ray at {cluster.address}: {waits}", told[0])
+    assert missing == 0
+
+
+def test_machines_that_vanish_are_waited_for_and_people_are_told(cluster: RayCluster) -> None:
+    """A cluster of its own, whose only machine with a core is ended in the middle; another joins, and all is there."""
+    found = cluster.run(DRIVER, "vanished")
+    left = "no machine with a core is left; the export waits for one to join"
+    assert set(found["told"]) == {f"note: Ray of a test: {left}"}
+    assert found["same"] == [True] * 11
+
+
 def test_what_a_worker_says_is_heard(found: dict[str, Any]) -> None:
     """One item is a shard; other bytes than the driver's are refused; an error of the ranker is the ranker's."""
     assert found["one item"] is True
@@ -227,6 +244,7 @@ def test_workers_without_limerank_are_named(cluster: RayCluster, run: Run, tmp_p
     assert not (tmp_path / "store").exists()
     assert found["still connected"] is True
     assert f"this process is connected to Ray at {cluster.address} already" in found["elsewhere"]
+    assert found["here"] == [f"Ray at {cluster.address}"] * 3, "other names of the same cluster"
 
 
 @pytest.fixture

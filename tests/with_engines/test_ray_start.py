@@ -30,6 +30,21 @@ with connected(None, 1):
 print(ray.is_initialized())
 """
 
+OWN_RAY = """
+import os
+from limerank.serve.bundles.on_ray.connection import connected, why_not_joined
+
+with connected(None, 1):
+    import ray
+    address = ray.get_runtime_context().gcs_address
+    print(ray.get(ray.remote(lambda: 6 * 7).remote()))
+    print(os.environ["RAY_AUTH_MODE"])
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # as somebody else on the network, who has no token
+    for name in ("RAY_AUTH_TOKEN", "RAY_gcs_server_port_wait_time_s"):
+        os.environ.pop(name, None)
+    print(why_not_joined(address))
+"""
+
 
 @pytest.fixture(autouse=True)
 def _with_ray() -> None:
@@ -43,6 +58,23 @@ def test_a_ray_that_is_too_slow_is_given_up_for_another() -> None:
     assert told.startswith("Ray did not start on this machine (Timed out waiting for file")
     assert told.endswith("; trying again")
     assert (answer, still_there) == ("42", "False")
+
+
+@pytest.mark.parametrize(
+    ("own", "mode", "said"), [(None, "token", "the cluster wants a token"), ("disabled",) * 2 + ("",)]
+)
+def test_the_ray_of_an_export_asks_for_a_token(
+    own: str | None, mode: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless somebody has said otherwise."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    done = python("-c", OWN_RAY, variables={"RAY_AUTH_MODE": own} if own else {})
+    assert done.returncode == 0, done.stderr
+    answer, found, refused = done.stdout.splitlines()
+    assert (answer, found) == ("42", mode)
+    assert refused.startswith(said)
+    assert bool(refused) == bool(said)
 
 
 def test_an_export_for_which_none_starts_is_a_line_and_makes_nothing(runs: dict[str, Run], tmp_path: Path) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from calling import refusal
+from engines import need
 from history_model import event, items
 
 from limerank.errors import UnavailableError, UsageError
@@ -118,6 +123,31 @@ def test_tls(tmp_path: Path) -> None:
             RedisHistories(f"rediss://{there}&ca={tmp_path / 'nothing.pem'}")
     finally:
         server.stop()
+
+
+class _OldServer(socketserver.StreamRequestHandler):
+    """Answers as a server of version 6.0 would, as far as it is asked."""
+
+    def handle(self) -> None:
+        while head := self.rfile.readline():
+            words = [self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))]
+            info = b"# Server\r\nredis_version:6.0.16\r\nredis_mode:standalone\r\n"
+            self.wfile.write(b"$%d\r\n%s\r\n" % (len(info), info) if words[0] == b"INFO" else b"+OK\r\n")
+
+
+def test_a_server_that_is_too_old_is_a_line(shop: Path) -> None:
+    """Nothing is begun on it, by the command that serves as little as in Python."""
+    need("redis", "redis")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _OldServer) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"redis://127.0.0.1:{server.server_address[1]}/0"
+        said = f"{url}: is Redis 6.0.16; 6.2 or newer, or Valkey, is needed"
+        with pytest.raises(UnavailableError, match=f"^{re.escape(said)}$"):
+            RedisHistories(url)
+        assert refusal(6, "serve", shop, "--port", "0", "--histories", url) == f"error: {said}\n"
+        server.shutdown()
+    assert redis_server.OLDEST_VERSION == (6, 2)
 
 
 def test_a_server_that_could_lose_events_is_told_of_once(

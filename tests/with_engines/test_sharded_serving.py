@@ -282,10 +282,23 @@ def test_what_cannot_be_is_told_in_a_line(tied: StoredDataset, tmp_path: Path, r
         ShardedEngine.open(tmp_path / "lime", shards=600)
     with pytest.raises(ConflictError, match=f"this process is connected to {ray_address} already"):
         ShardedEngine.open(tmp_path / "lime", shards=2, ray="127.0.0.1:1")
+    with pytest.raises(UsageError, match=r"ray at 10.0.0.1: an address is auto or HOST:PORT, such as 10.0.0.1:6379"):
+        ShardedEngine.open(tmp_path / "lime", shards=2, ray="10.0.0.1")
     assert not of_store(tmp_path / "mha") | of_store(tmp_path / "lime")
     assert RayCluster.connect(ray_address).connected_here is False
     with pytest.raises(UnavailableError, match="ray at 127.0.0.1:1: does not answer .*; start it: ray start"):
         check_reachable("127.0.0.1:1")
+
+
+def test_other_names_of_the_cluster_in_use(tied: StoredDataset, tmp_path: Path, ray_address: str) -> None:
+    """Ray says the IP of its first node, whatever name it was joined by."""
+    tied_bundle(tied, tmp_path / "lime", name="lime-mha")
+    port = ray_address.rpartition(":")[2]
+    with ShardedEngine.open(tmp_path / "lime", shards=2, patience=SLOW_MACHINE) as first:
+        with ShardedEngine.open(tmp_path / "lime", shards=2, ray=f"127.0.0.1:{port}", patience=SLOW_MACHINE) as second:
+            agree(second.answer("u7", limit=12), first.answer("u7", limit=12))
+        for name in (f"localhost:{port}", "auto", ray_address):
+            assert RayCluster.connect(name).address == ray_address
 
 
 def test_the_command_serves_in_shards(

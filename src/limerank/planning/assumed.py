@@ -41,8 +41,17 @@ ASSUMED: Mapping[str, Quantity] = {
     "prepare_fixed_memory": _is(1e9, "byte", "batches and sort buffers of `prepare`, whatever the log"),
     "prepare_id_memory": _is(64, "byte", "of each distinct id while `prepare` reads, besides its text"),
     "prepare_request_memory": _is(30, "byte/request", "of each request while the split is computed"),
-    "table_copies": _is(3, "1", "of an embedding table in training: weights and Adam's two moments"),
-    "dense_copies": _is(4, "1", "of other parameters in training: weights, gradients and Adam's two moments"),
+    "table_copies": _is(
+        5, "1", "of an embedding table in a process: weights, Adam's two moments, up to two where weights are checked"
+    ),
+    "dense_copies": _is(6, "1", "of other parameters in a process: the same and gradients"),
+    "gathered_copies": _is(
+        4, "1", "of an embedding table in the first process of TorchRec that saves: whole weights and moments, pieces"
+    ),
+    "piece_copies": _is(3, "1", "of an embedding table in all processes of TorchRec together: weights and moments"),
+    "saved_copies": _is(
+        8, "1", "of weights on disk: a checkpoint with Adam's moments, the one before it, and the best weights of both"
+    ),
     "shard_items": _is(65_536, "item/core", "items whose rows an export holds per core"),
     "events_per_transaction": _is(64, "event", "that the history store writes together at the peak"),
     "service_memory": _is(2e9, "byte/machine", "of a serving machine for programs, kept user states and buffers"),
@@ -52,8 +61,8 @@ ASSUMED: Mapping[str, Quantity] = {
 LIMITS = (
     "Network latency, stragglers and the time until a failed machine is missed are not in it: rates are of one process "
     "on one machine, and network figures are bytes, not milliseconds.",
-    "Work on several machines is counted as if it were divided without loss; `limerank bench cluster` measures what "
-    "two processes lose.",
+    "Work on several machines, and on the cores of each, is counted as if it were divided without loss (efficiency 1); "
+    "`limerank bench cluster` measures what two processes lose.",
     "A disk's time to sync is not in the history store's cores: one writer commits for all, and a slow disk commits "
     "fewer, larger transactions.",
     "GPUs are not in it: rates are of CPU cores, and on a GPU training and the user stage are other numbers.",

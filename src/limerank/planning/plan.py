@@ -78,7 +78,7 @@ def make_plan(rates: Rates, ranker: RankerRates, workload: Workload, machines: M
         machines=_machines(parts),
         core_hours_per_day=_core_hours(parts),
         drivers=[_driver(rates, ranker, workload, machines, name, parts) for name in _doubled(workload)],
-        problems=_problems(sheet),
+        problems=_problems(sheet, workload),
         warnings=_warnings(ranker, workload),
         given=sheet.given,
         limits=list(LIMITS),
@@ -135,7 +135,7 @@ def sheet_of(rates: Rates, ranker: RankerRates, workload: Workload, machines: Ma
 def _computed(
     rates: Rates, ranker: RankerRates, workload: Workload, machines: Machines
 ) -> tuple[Sheet, list[StagePlan]]:
-    sheet, known = sheet_of(rates, ranker, workload, machines), stages(workload.retrieval)
+    sheet, known = sheet_of(rates, ranker, workload, machines), stages(workload.retrieval, workload.embeddings)
     figures = {stage.name: [sheet.put(*formula) for formula in stage.formulas] for stage in known}
     hours = {stage.name: _value(sheet, stage.core_hours_per_day) for stage in known}
     total = sum(value for value in hours.values() if value is not None)
@@ -195,7 +195,7 @@ def _driver(
     )
 
 
-def _problems(sheet: Sheet) -> list[str]:
+def _problems(sheet: Sheet, workload: Workload) -> list[str]:
     found = []
     room = sheet["machine_memory"] * sheet["fill"]
     budget = sheet["latency_goal"] * (1 - sheet["utilization"])
@@ -210,7 +210,7 @@ def _problems(sheet: Sheet) -> list[str]:
     if sheet["user_memory"] > 0.9 * room:
         found.append(
             f"embedding tables of {sheet['table_bytes'] / 1e9:,.0f} GB do not fit the memory of a serving machine: "
-            "take larger machines, or embed fewer ids (--embedding-rows)"
+            "take larger machines, or embed fewer ids (--assume embedding_rows)"
         )
     if sheet["store_bytes"] > room or sheet["store_write_cores"] > sheet["utilization"]:
         found.append(
@@ -224,16 +224,13 @@ def _problems(sheet: Sheet) -> list[str]:
             "peak: divide users among several stores, or keep user states so that histories are read less often"
         )
     if sheet["train_memory"] > room:
-        found.append(
-            f"weights and their moments are {sheet['train_memory'] / 1e9:,.0f} GB, and the first process of a training "
-            "has all of them in memory when it starts and at every checkpoint: take larger machines for training, or "
-            "embed fewer ids (--embedding-rows)"
-        )
-    if sheet["train_machines"] > sheet["batch_requests"]:
+        found.append(_training_too_large(sheet, workload))
+    processes = sheet["train_machines"] * sheet["train_processes"]
+    if processes > sheet["batch_requests"]:
         found.append(
             f"a training on {sheet['train_machines']:,.0f} machines cannot share steps of "
-            f"{sheet['batch_requests']:,.0f} requests: train longer (--assume train_hours), or in larger "
-            "steps (--assume batch_requests)"
+            f"{sheet['batch_requests']:,.0f} requests among {processes:,.0f} processes: train longer (--assume "
+            "train_hours), or in larger steps (--assume batch_requests)"
         )
     for stage, disk in (("training", "train_disk"), ("export", "export_disk"), ("serving", "serving_disk")):
         if sheet[disk] > sheet["machine_disk"]:
@@ -244,7 +241,7 @@ def _problems(sheet: Sheet) -> list[str]:
     if sheet["prepare_machines"] > 1:
         found.append(
             f"`prepare` is one process, and a log of {sheet['days']:,.0f} days does not fit one of these machines: "
-            "prepare fewer --days, or one machine with more memory and disk"
+            "prepare fewer days (--assume days), or one machine with more memory and disk"
         )
     if sheet["append_work"] > sheet["seconds_per_day"]:
         found.append(
@@ -252,6 +249,20 @@ def _problems(sheet: Sheet) -> list[str]:
             "divide it by user"
         )
     return found
+
+
+def _training_too_large(sheet: Sheet, workload: Workload) -> str:
+    processes = sheet["train_processes"]
+    if workload.embeddings == "torchrec":
+        why = "each process makes whole tables before TorchRec cuts them, and the first gathers them to be saved"
+    else:
+        why = "each process holds whole tables and their moments, and up to two copies more where weights are checked"
+    fewer = "fewer processes on each (--assume train_processes), " if processes > 1 else ""
+    return (
+        f"a training takes {sheet['train_memory'] / 1e9:,.0f} GB of one machine's memory at its peak, with "
+        f"{processes:,.0f} {'processes' if processes > 1 else 'process'} on it: {why}, on however many machines: take "
+        f"larger machines for training, {fewer}or embed fewer ids (--assume embedding_rows)"
+    )
 
 
 def _warnings(ranker: RankerRates, workload: Workload) -> list[str]:

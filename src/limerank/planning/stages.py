@@ -76,49 +76,74 @@ PREPARE = Stage(
     machines="prepare_machines",
 )
 
-TRAINING = Stage(
-    "training",
-    "passes over the log, data-parallel; embedding tables are divided among the machines",
+_STEPS: Formulas = (
+    ("train_requests", "request", "log_requests * epochs"),
+    ("train_steps", "step", "train_requests / batch_requests"),
     (
-        ("train_requests", "request", "log_requests * epochs"),
-        ("train_steps", "step", "train_requests / batch_requests"),
-        (
-            "train_work",
-            "core*s",
-            "train_steps * step_fixed + train_requests * (history * step_per_event "
-            "+ events_per_request * step_per_candidate)",
-        ),
-        ("train_cores", "core", "train_work / train_seconds"),
-        ("train_hours_per_day", "core*h/day", "train_work / seconds_per_hour / train_every_days"),
-        ("table_bytes", "byte", "embedding_rows * embedding_width * float_bytes"),
-        ("dense_bytes", "byte", "dense_parameters * float_bytes"),
-        ("train_memory", "byte", "table_bytes * table_copies + dense_bytes * dense_copies"),
-        (
-            "train_machines",
-            "machine",
-            "ceil(max(train_cores / machine_cores, train_memory / (machine_memory * fill)))",
-        ),
-        ("train_disk", "byte", "train_memory + dataset_bytes"),
-        (
-            "gradient_bytes",
-            "byte/step",
-            "2 * dense_bytes * (train_machines - 1)",
-        ),
-        (
-            "lookup_bytes",
-            "byte/step",
-            "2 * batch_requests * (history + events_per_request) * item_features * embedding_width * float_bytes "
-            "* (train_machines - 1) / train_machines",
-        ),
-        ("train_network", "byte/s", "(gradient_bytes + lookup_bytes) * train_steps / train_seconds"),
+        "train_work",
+        "core*s",
+        "train_steps * step_fixed + train_requests * (history * step_per_event "
+        "+ events_per_request * step_per_candidate)",
     ),
-    core_hours_per_day="train_hours_per_day",
-    cores="train_cores",
-    memory="train_memory",
-    disk="train_disk",
-    network="train_network",
-    machines="train_machines",
+    ("train_cores", "core", "train_work / train_seconds"),
+    ("train_hours_per_day", "core*h/day", "train_work / seconds_per_hour / train_every_days"),
+    # no memory in it: peaks do not become smaller with more machines
+    ("train_machines", "machine", "ceil(train_cores / machine_cores)"),
+    ("table_bytes", "byte", "embedding_rows * embedding_width * float_bytes"),
+    ("dense_bytes", "byte", "dense_parameters * float_bytes"),
 )
+_REPLICATED: Formulas = (
+    ("train_memory", "byte/machine", "train_processes * (table_bytes * table_copies + dense_bytes * dense_copies)"),
+    # every machine gets the rows of all others (training/distributed/gradients.py)
+    (
+        "lookup_bytes",
+        "byte/step",
+        "min(batch_requests * (history + events_per_request) * item_features, 2 * embedding_rows) "
+        "* (embedding_width * float_bytes + index_bytes) * (train_machines - 1)",
+    ),
+)
+_TORCHREC: Formulas = (
+    # the more of two: whole tables in every process before they are cut, or gathered in the first to be saved
+    (
+        "train_memory",
+        "byte/machine",
+        "table_bytes * max(train_processes + 1 / train_machines, gathered_copies + piece_copies / train_machines) "
+        "+ train_processes * dense_bytes * dense_copies",
+    ),
+    (
+        "lookup_bytes",
+        "byte/step",
+        "2 * batch_requests * (history + events_per_request) * item_features * embedding_width * float_bytes "
+        "* (train_machines - 1) / train_machines",
+    ),
+)
+_TRAFFIC: Formulas = (
+    ("train_disk", "byte", "(table_bytes + dense_bytes) * saved_copies + dataset_bytes"),
+    ("gradient_bytes", "byte/step", "2 * dense_bytes * (train_machines - 1)"),
+    ("train_network", "byte/s", "(gradient_bytes + lookup_bytes) * train_steps / train_seconds"),
+)
+
+
+def training(embeddings: str) -> Stage:
+    """Every process has all embedding tables, or TorchRec cuts them up."""
+    cut = embeddings == "torchrec"
+    return Stage(
+        "training",
+        "passes over the log, data-parallel; "
+        + (
+            "TorchRec divides embedding tables, but each process makes them whole, and the first gathers them to save"
+            if cut
+            else "every process holds all embedding tables and their moments"
+        ),
+        _STEPS + (_TORCHREC if cut else _REPLICATED) + _TRAFFIC,
+        core_hours_per_day="train_hours_per_day",
+        cores="train_cores",
+        memory="train_memory",
+        disk="train_disk",
+        network="train_network",
+        machines="train_machines",
+    )
+
 
 EXPORT = Stage(
     "offline item stage",
@@ -255,7 +280,8 @@ _WORK: Formulas = (
 
 SERVING = Stage(
     "serving",
-    "user stage and scores on one group of machines; item rows are divided into shards if memory or time ask for it",
+    "user stage and scores on one group of machines; item rows are divided into shards if memory or time ask for it. "
+    "Every machine has the whole store on its disk",
     (
         ("room_for_rows", "byte/machine", "max(machine_memory * fill - user_memory, machine_memory * fill / 10)"),
         ("shards_for_memory", "1", "ceil(resident_bytes / room_for_rows)"),
@@ -266,7 +292,8 @@ SERVING = Stage(
         ("serving_cores", "core", "user_cores + interaction_cores"),
         ("serving_memory", "byte", "resident_bytes + shards * user_memory"),
         ("serving_machines", "machine", "shards * (ceil(serving_cores / machine_cores / shards) + spare)"),
-        ("serving_disk", "byte/machine", "(bundle_bytes - rows_bytes + rows_bytes / shards) * kept_bundles"),
+        # a scorer maps its slice out of the file of all rows
+        ("serving_disk", "byte/machine", "bundle_bytes * kept_bundles"),
         ("folded_bytes", "byte/request", "(row_numbers + 1) * hidden * float_bytes"),
         (
             "request_bytes",
@@ -299,6 +326,6 @@ def interaction(retrieval: str) -> Stage:
     )
 
 
-def stages(retrieval: str) -> list[Stage]:
+def stages(retrieval: str, embeddings: str) -> list[Stage]:
     """All of them, each resting on those before it."""
-    return [PREPARE, TRAINING, EXPORT, HISTORIES, USER, interaction(retrieval), SERVING]
+    return [PREPARE, training(embeddings), EXPORT, HISTORIES, USER, interaction(retrieval), SERVING]

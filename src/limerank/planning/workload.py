@@ -40,6 +40,10 @@ class Workload(Typed):
     events_per_request: float = _count(10, "event/request", "events of the log that were shown in one request")
     batch_requests: float = _count(64, "request/step", "requests of a training step")
     train_hours: float = _count(24, "h", "hours a training may take", 1e-3)
+    train_processes: float = _count(1, "process/machine", "processes of a training on a machine, which share its cores")
+    embeddings: Literal["replicated", "torchrec"] = Field(
+        default="replicated", description="every process of a training has all embedding tables, or TorchRec cuts them"
+    )
     train_every_days: float = _count(1, "day", "days from one training to the next", 1e-3)
     export_hours: float = _count(2, "h", "hours an export may take", 1e-3)
     export_every_days: float = _count(1, "day", "days from one export to the next", 1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -17,14 +16,14 @@ from importlib import import_module
 from typing import Any
 
 from limerank.errors import ConflictError, UnavailableError, UsageError, require_extra
+from limerank.serve.bundles.on_ray.address import AUTO, host_and_port, same_cluster
 from limerank.serve.bundles.on_ray.connection import why_not_joined
-from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
+from limerank.serve.bundles.on_ray.starting import guard_own_ray, ray_folder, start_ray
 from limerank.serve.sharded.explaining import explained
 from limerank.threads import available_cores
 
 CONNECT_SECONDS = 5.0
 """How long a machine may take to accept a connection."""
-PORT = 6379
 LOCAL_CPUS = 64
 """What a Ray that is started here believes to have: scorers are few, and those of the next bundle come beside them."""
 LOCAL = {"object_store_memory": 128 * 2**20, "logging_level": logging.ERROR}
@@ -70,7 +69,7 @@ class RayCluster:
             if (found := address_in_use()) is None:
                 _connection = connected(address)
                 found = _connection.address
-            elif address not in (None, "auto", found):
+            elif address is not None and not same_cluster(address, found, f"ray at {address}"):
                 raise ConflictError(f"ray at {address}: this process is connected to {found} already; end that first")
             if _connection is None or _connection.address != found:
                 return cls(found)
@@ -167,17 +166,11 @@ def serve_module() -> Any:
 
 
 def check_ray(address: str | None) -> None:
-    """Ray is there, with Serve, and new enough.
-
-    One that is to be started here listens on the network, and whoever can talk to Ray can run anything: so it asks for
-    a token that only this process and its children have. Ray reads that when it is loaded.
-    """
+    """Ray is there, with Serve, and new enough; one that is to be started here will ask for a token."""
     require_extra("ray", "ray")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # threads of Serve outlive its client, and would start another Ray
-    if address is None and "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        guard_own_ray()
     try:
         serve_module()
     except ImportError as missing:
@@ -188,16 +181,14 @@ def check_reachable(address: str) -> None:
     """Somebody listens at an address."""
     if "://" in address:
         raise UsageError(f"ray at {address}: give HOST:PORT, and run this on a machine of the cluster")
-    if address == "auto":
+    if address == AUTO:
         return
-    host, _, port = address.partition(":")
-    if not host or not (port or str(PORT)).isdecimal():
-        raise UsageError(f"ray at {address}: is no address; give HOST:PORT, such as 10.0.0.1:{PORT}")
+    host, port = host_and_port(address, f"ray at {address}")
     try:
-        socket.create_connection((host, int(port or PORT)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as refused:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except (OSError, UnicodeError) as refused:
         raise UnavailableError(
-            f"ray at {address}: does not answer ({refused}); start it: ray start --head --port={port or PORT}"
+            f"ray at {address}: does not answer ({refused}); start it: ray start --head --port={port}"
         ) from None
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from limerank.errors import ConflictError, UnavailableError, require_extra
-from limerank.serve.bundles.on_ray.address import AUTO, CLIENT
-from limerank.serve.bundles.on_ray.starting import ray_folder, start_ray
+from limerank.serve.bundles.on_ray.address import AUTO, CLIENT, host_and_port, same_cluster
+from limerank.serve.bundles.on_ray.starting import guard_own_ray, ray_folder, start_ray
 from limerank.threads import available_cores
 
 PORT_SECONDS = 5.0
@@ -29,7 +29,8 @@ FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
 HERE = "Ray on this machine"
 SCHEDULING = {"RAY_task_oom_retries": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Read when Ray is loaded, unless somebody set them: shards of workers that Ray ends for want of memory are given to
-others as often as those of workers that die (Ray would go on for ever), and what Ray would warn of."""
+others as often as those of workers that die (Ray would go on for ever), and what Ray would warn of. Not so where
+somebody else has called `ray.init`: the process that owns a task decides, and tasks have no option for it."""
 
 _TRIAL = """
 import json, sys
@@ -79,7 +80,7 @@ def _joined(address: str) -> Iterator[None]:
 
 @contextmanager
 def _started(cores: int) -> Iterator[None]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    guard_own_ray()
     import ray
 
     with ray_folder() as folder:
@@ -94,7 +95,7 @@ def _own_connection(address: str | None) -> str:
     import ray
 
     joined = str(ray.get_runtime_context().gcs_address)
-    if address not in (None, joined):
+    if address is not None and not same_cluster(address, joined, f"engine 'ray:{address}'"):
         raise ConflictError(
             f"engine 'ray:{address}': this process is connected to Ray at {joined} already; call ray.shutdown() first, "
             "or export with engine 'ray' to use that"
@@ -104,12 +105,13 @@ def _own_connection(address: str | None) -> str:
 
 def _check_port(address: str) -> None:
     """Refuse an address at which nobody listens."""
-    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    host, port = host_and_port(address, f"engine 'ray:{address}'", client=True)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PORT_SECONDS).close()
-    except OSError as refused:
+        socket.create_connection((host, port), timeout=PORT_SECONDS).close()
+    except (OSError, UnicodeError) as refused:
+        said = getattr(refused, "strerror", None) or refused
         raise UnavailableError(
-            f"engine 'ray:{address}': nothing answers at {host}:{port} ({refused.strerror or refused}); start Ray "
+            f"engine 'ray:{address}': nothing answers at {address.removeprefix(CLIENT)} ({said}); start Ray "
             "there (`ray start --head`), or export without --engine"
         ) from None
 

@@ -25,6 +25,6 @@ def fleet_named(engine: str | None, threads: int | None, say: Callable[[str], No
     if threads is not None and address is not None:
         raise UsageError(f"engine '{engine}': the cluster knows how many cores it has; leave --threads out")
     with connected(address, threads) as where:
-        fleet = RayFleet(where)
-        fleet.check(say)
+        fleet = RayFleet(where, say)
+        fleet.check()
         yield fleet

@@ -25,7 +25,7 @@ SPARE = 2
 """Shards that wait beside those that are computed, so that no core waits."""
 KEPT = "shards that are finished are kept: see that the workers have memory enough, then export again"
 CHECK_SECONDS = 30.0
-"""How long a free core is waited for before people are told."""
+"""How long a free core, or the next shard, is waited for before people are told."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ class RayFleet:
 
     where: str
     """What to call it in messages."""
+    say: Callable[[str], None]
+    """Tells people that they wait, and for what."""
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def check(self) -> None:
         """Refuse a cluster whose workers cannot do this, before anything is written; a busy one is waited for."""
         import ray
 
@@ -44,7 +46,7 @@ class RayFleet:
         answer = _task(ray).remote(asked_for(""), [], {})
         ready, _ = ray.wait([answer], timeout=CHECK_SECONDS)
         if not ready:
-            say(f"note: {self.where}: no core is free yet; the export waits for one")
+            self.say(f"note: {self.where}: no core is free yet; the export waits for one")
             return
         with self._explained("a first task"):
             self._refuse(ray.get(answer))
@@ -76,6 +78,7 @@ class RayFleet:
         compute, asked, recipe = _task(ray), asked_for(uuid.uuid4().hex), None
         row_bytes = sum(layout.row_bytes for layout in stage.layouts().values())
         failed: UnavailableError | None = None
+        told = ""
         following = next(parts, None)
         while following is not None or under_way:
             while following is not None and failed is None:
@@ -89,7 +92,12 @@ class RayFleet:
                 following = next(parts, None)
             if not under_way:
                 break
-            (task, *_), _ = ray.wait(list(under_way), num_returns=1)
+            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=CHECK_SECONDS)
+            if not ready:
+                told = self._tell_of_waiting(len(under_way), told)
+                continue
+            task, told = ready.pop(), ""
+            del ready
             shard, _ = under_way.pop(task)
             try:
                 with self._explained(str(shard)):
@@ -104,6 +112,24 @@ class RayFleet:
             del rows
         if failed is not None:
             raise failed
+
+    def _tell_of_waiting(self, shards: int, told: str) -> str:
+        """Say, once for each reason, why nothing comes; returns what was said last. Ray waits for ever, and silently.
+
+        Ray does not tell which tasks of ours have a core: they may all wait for one, or take their time.
+        """
+        import ray
+
+        cores = ray.cluster_resources().get("CPU", 0)
+        if not cores:
+            why = "no machine with a core is left; the export waits for one to join"
+        elif not ray.available_resources().get("CPU", 0):
+            why = f"no core is free, and none of {shards} shards has come yet; the export waits"
+        else:
+            why = f"none of {shards} shards has come yet; the export waits"
+        if why != told:
+            self.say(f"note: {self.where}: {why}")
+        return why
 
     def _room(self, count: int, size: int) -> bool:
         """Whether another shard may be under way beside `count`, with `size` bytes of features and rows in all."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -40,6 +42,20 @@ def ray_folder() -> Iterator[Path]:
             if not folder.exists():
                 break
             time.sleep(0.1)
+
+
+def guard_own_ray() -> None:
+    """Let the Ray that is about to be started here ask for a token that only this process and its children have.
+
+    It listens on the network, and whoever can talk to Ray can run anything. Ray reads this when it is loaded: one that
+    is loaded already stays as it is. Who has set RAY_AUTH_MODE has decided, and a token that is set is used.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "ray" in sys.modules:
+        return
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def start_ray(folder: Path, cores: int, **options: Any) -> None:
