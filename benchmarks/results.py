@@ -118,6 +118,13 @@ def accuracy(log: str, config: str) -> Study:
     return Study(f"study accuracy --dataset datasets/{log} {how}", (log,))
 
 
+def longer(log: str) -> Study:
+    """The paper's rankers on a real log with time to train to the end, as the search on it found them."""
+    how = "--models paper --config benchmarks/studies/accuracy-real-longer.yaml"
+    found = f"--found docs/results/accuracy-{log}.json --seeds 3"
+    return Study(f"study accuracy --dataset datasets/{log} {how} {found}", (log,))
+
+
 def earlier(name: str) -> Elsewhere:
     """A file that is kept as it is, and the same study by commands of today."""
     log, prepared, told = EARLIER[name]
@@ -148,6 +155,7 @@ MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {
     "accuracy-hard": accuracy("hard", "evaluation"),
     "accuracy-ml-100k": accuracy("ml-100k", "real"),
     "accuracy-kuairand-likehate": accuracy("kuairand-likehate", "real"),
+    **{f"accuracy-{log}-longer": longer(log) for log in ("ml-100k", "kuairand-likehate")},
     "spectrum": Study("study spectrum"),
     "scaling": Study("study scaling"),
     "ablation": Study(
