@@ -26,6 +26,7 @@ from limerank.data.store.manifest import Manifest
 from limerank.errors import DataError, UsageError
 from limerank.progress import Progress
 from limerank.report.page import Page
+from limerank.study.accuracy.caveats import caveats_of
 from limerank.study.accuracy.gathering import Gathering
 from limerank.study.accuracy.page import TITLE, fill
 from limerank.study.accuracy.results import AccuracyStudy
@@ -218,6 +219,10 @@ def test_the_search_of_another_study(studied: Studied, tmp_path: Path, dataset: 
     assert list(found.rows) == ["ttsn", "mha"]
     assert found.rows["mha"] == mine.rows["mha"]
     assert (found.found_in, found.found_on) == ("accuracy.json", studied.study.dataset.name)
+    reused = studied.study.model_copy(update={"search": found})
+    assert any("searched on this log by another study (accuracy.json)" in line for line in caveats_of(reused))
+    moved = reused.model_copy(update={"search": found.model_copy(update={"found_fingerprint": "other"})})
+    assert any(f"searched on another log, {found.found_on}" in line for line in caveats_of(moved))
     with pytest.raises(UsageError, match="has no search of 'hstu'"):
         found_in(path, study_rows("hstu", StudyConfig(), dataset.path))
     without = tmp_path / "accuracy.json"

@@ -42,10 +42,9 @@ def caveats_of(study: AccuracyStudy) -> list[str]:
             "Nothing was searched: every row has one configuration, which may suit one ranker more than another."
         )
     elif study.search.found_in is not None:
-        said.append(
-            f"Options were searched on another log ({study.search.found_on}, {study.search.found_in}) and are used as "
-            "they were found."
-        )
+        same = study.search.found_fingerprint == study.dataset.fingerprint
+        where = "this log by another study" if same else f"another log, {study.search.found_on}"
+        said.append(f"Options were searched on {where} ({study.search.found_in}), and are used as they were found.")
     late = [row.name for row in study.rows if all(run.best_epoch == row.train["epochs"] for run in row.runs)]
     if late:
         said.append(
