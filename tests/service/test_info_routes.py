@@ -8,6 +8,7 @@ import httpx
 import pytest
 from serving import RunningService, serving
 
+from limerank.serve.engine import Engine, Missing
 from limerank.service.options import ServiceOptions
 
 
@@ -45,6 +46,21 @@ def test_a_service_that_drains_is_alive_and_not_ready(own_store: Path) -> None:
         refused = running.post("/v1/rank", {"user_id": "u1"})
         assert refused.status_code == 503
         assert refused.json()["type"] == "/problems/unavailable"
+
+
+def test_a_service_that_can_rank_nothing_is_not_ready(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lives and says why; where only some rows are missing, requests are welcome."""
+    with serving(own_store, ServiceOptions()) as running:
+        monkeypatch.setattr(Engine, "missing", lambda engine: Missing("some are missing"))
+        assert running.http.get("/readyz").status_code == 200
+        assert running.http.get("/healthz").json()["reasons"] == ["some are missing"]
+        monkeypatch.setattr(Engine, "missing", lambda engine: Missing("all are missing", 3.0))
+        ready, health = running.http.get("/readyz"), running.http.get("/healthz")
+        assert (ready.status_code, health.status_code) == (503, 200)
+        for told in (ready.json(), health.json()):
+            assert (told["status"], told["reasons"]) == ("degraded", ["all are missing"])
+        assert running.http.get("/livez").status_code == 200
+        assert "limerank_ready 0.0" in running.http.get("/metrics").text
 
 
 def test_request_ids_are_echoed_or_made(service: RunningService) -> None:

@@ -11,14 +11,17 @@ import secrets
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from processes import until
 
 HEAD = """
 import json, logging, signal, sys
@@ -29,6 +32,8 @@ start_ray(Path(sys.argv[1]), 2, object_store_memory=100_000_000, logging_level=l
 print(json.dumps(ray.get_runtime_context().gcs_address), flush=True)
 signal.pause()
 """
+START = "from ray.scripts.scripts import main; main()"
+"""What the command `ray` does."""
 LONGEST_START = 300.0
 """Seconds; Ray is started up to three times."""
 TASK = b"ray::compute"
@@ -72,17 +77,60 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster() -> Iterator[RayCluster]:
-    """From started to ended."""
-    folder = tempfile.mkdtemp(prefix="lr", dir="/tmp")  # short: sockets are in it
-    environment = {
-        **os.environ,
+def ray_head(address: str, environment: Mapping[str, str], *options: str) -> Iterator[Callable[[], None]]:
+    """`ray start --head` at an address of this machine, with more options; yields what ends all of it by SIGKILL."""
+    folder = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # short: sockets are in it
+    host, _, port = address.partition(":")
+    told = [f"--node-ip-address={host}", f"--port={port}", "--num-cpus=8", f"--temp-dir={folder}", *options]
+    usual = ["--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=100000000"]
+    said = folder / "said"
+    with said.open("w") as output:
+        head = subprocess.Popen(
+            [sys.executable, "-c", START, "start", "--head", "--block", *told, *usual],
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def kill() -> None:
+        of_ray = below(head.pid)
+        head.kill()  # first, for it would end the others in good order
+        head.wait()
+        for pid in of_ray:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    try:
+        until(lambda: head.poll() is not None or "Ray runtime started" in said.read_text(), LONGEST_START)
+        assert head.poll() is None, f"Ray did not start: {said.read_text()}"
+        yield kill
+    finally:
+        kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_environment() -> dict[str, str]:
+    """Variables of those that belong to a cluster: with a token of its own."""
+    return {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+
+
+def free_address() -> str:
+    """Of a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """From started to ended."""
+    folder = tempfile.mkdtemp(prefix="lr", dir="/tmp")  # short: sockets are in it
+    environment = {**os.environ, **own_environment()}
     head = subprocess.Popen([sys.executable, "-c", HEAD, folder], env=environment, text=True, stdout=subprocess.PIPE)
     try:
         assert head.stdout is not None

@@ -24,7 +24,7 @@ from limerank.serve.bundles import item_stage
 from limerank.serve.bundles.offline import Exported
 from limerank.serve.bundles.on_ray import connection
 from limerank.serve.bundles.store import BundleStore
-from with_engines.ray_cluster import RayCluster, ray_cluster
+from with_engines.ray_cluster import RayCluster, free_address, own_environment, ray_cluster, ray_head
 
 DRIVER = Path(__file__).parent / "ray_driver.py"
 SECONDS = 240.0
@@ -127,6 +127,26 @@ def test_what_a_worker_says_is_heard(found: dict[str, Any]) -> None:
     assert found["error"].startswith("IndexError: index out of range")
     lacks = "shard 4 was not computed: its worker had no memory, or could not read or write .*MemoryError: "
     assert re.fullmatch(f"UnavailableError: Ray at .*: {lacks}.*, then export again", found["no memory"])
+
+
+def test_a_ray_client_exports_from_outside(
+    run: Run, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ray://HOST:PORT`: this process is no node of the cluster; the same bytes, and without the token a line."""
+    own, address, clients = own_environment(), free_address(), free_address()
+    with ray_head(address, own, f"--ray-client-server-port={clients.partition(':')[2]}"):
+        joining = RayCluster(address, 0, {**os.environ, **own})
+        for engine in (f"ray://{clients}", f"ray:ray://{clients}"):
+            store = tmp_path / engine.partition(":")[0] / str(len(engine))
+            found = joining.run(DRIVER, "run", run.path, store, str(SLOW), engine)
+            assert found == {"hashes": expected, "kept": 0}
+        for name, value in {**own, "RAY_AUTH_MODE": "disabled"}.items():
+            monkeypatch.setenv(name, value)
+        message = refusal(6, "export", run.path, "--store", tmp_path / "none", "--engine", f"ray://{clients}")
+        assert message.startswith(f"error: engine 'ray:ray://{clients}': no Ray Client server took this process in; ")
+        assert "does the cluster want a token (RAY_AUTH_MODE=token" in message
+        assert message.count("\n") == 1
+        assert not (tmp_path / "none").exists()
 
 
 def test_a_worker_killed_with_sigkill_is_replaced(

@@ -46,6 +46,27 @@ with connected(None, 1):
 """
 
 
+UNSERVED_CLIENT = """
+import ray
+from limerank.errors import UnavailableError
+from limerank.serve.bundles.on_ray import connection
+
+def init(**given):
+    global fails
+    fails -= 1
+    if fails >= 0:
+        raise ConnectionAbortedError("From server:\\nRuntimeError: Starting Ray client server failed. See its log")
+
+ray.init, ray.shutdown = init, lambda: None
+for fails in (2, 3):
+    try:
+        with connection._joined("ray://somewhere:1"):
+            print("joined")
+    except UnavailableError as error:
+        print(error)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _with_ray() -> None:
     need("ray", "ray")
@@ -58,6 +79,17 @@ def test_a_ray_that_is_too_slow_is_given_up_for_another() -> None:
     assert told.startswith("Ray did not start on this machine (Timed out waiting for file")
     assert told.endswith("; trying again")
     assert (answer, still_there) == ("42", "False")
+
+
+def test_a_client_for_which_the_cluster_starts_no_process_tries_again() -> None:
+    """Twice; then it is a line."""
+    done = python("-c", UNSERVED_CLIENT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "joined",
+        "engine 'ray:ray://somewhere:1': Starting Ray client server failed, 3 times; see ray_client_server_*.err in "
+        "the logs of that machine",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +44,15 @@ STATES_BYTES = 2**28
 OF_THE_STORE = "of the store"
 AnyHistories = Histories | str | None
 """Histories, the address of a Redis, `OF_THE_STORE`, or None for none."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Rows that cannot be ranked right now."""
+
+    said: str
+    all_for: float | None = None
+    """Seconds for which no row could be; None where some can."""
 
 
 class Engine:
@@ -115,6 +124,10 @@ class Engine:
     def catalog(self) -> Catalog:
         """The catalog as of now; take it once per request, for the next one may have other items."""
         return self.live_catalog.current()
+
+    def missing(self) -> Missing | None:
+        """What of its bundle it cannot rank right now: nothing, where all rows are in this process."""
+        return None
 
     def close(self) -> None:
         """End the worker threads when the requests that were made are answered; there can be no other request."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,6 +97,31 @@ def test_shards_stop_before_nobody_waits_any_more(scorers: dict[str, Scorer]) ->
     for scorer in scorers.values():
         assert [question.milliseconds for question in scorer.questions] == [12_000, 16_000, None]
     assert [time_of_shard(given) for given in (500, 20, 6, 5.5, 0.5, -3)] == [400, 15, 1, 1, 1, 1]
+
+
+def test_what_is_missing_is_told(scorers: dict[str, Scorer]) -> None:
+    """Which shards, and how much; when it is all, for how long, and what to do."""
+    shards = DeployedShards(list(scorers), SLICES, 1, PATIENCE)
+    try:
+        assert shards.missing() is None
+        asking = shards.asking
+        asking.lost, asking.lost_since = {1: "gone"}, {1: time.monotonic() - 100}
+        some = shards.missing()
+        assert some is not None
+        assert some.all_for is None
+        assert re.fullmatch(
+            r"shards: [0-9.]+% of the catalog is missing \(shard 2 of 2: gone\); see `ray status`", some.said
+        )
+        asking.lost, asking.lost_since = {1: "gone", 0: "dead"}, {1: time.monotonic() - 100, 0: time.monotonic() - 50}
+        every = shards.missing()
+        assert every is not None
+        assert every.all_for is not None
+        assert 50 <= every.all_for < 100, "as long as the last of them is lost"
+        assert "100.0% of the catalog is missing (shard 2 of 2: gone; shard 1 of 2: dead)" in every.said
+        assert every.said.endswith("start this service again")
+    finally:
+        asking.lost.clear()
+        shards.close()
 
 
 def test_a_scorer_that_does_not_say_what_it_is(scorers: dict[str, Scorer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ HOUR = 3600
 
 
 def problems_of(engine: Engine, max_age_hours: float | None) -> Iterator[str]:
-    """A bundle that is too old, upserts that it cannot serve, an overlay that cannot be read."""
+    """Rows that are lost, a bundle that is too old, upserts that it cannot serve, an overlay that cannot be read."""
+    if (missing := engine.missing()) is not None:
+        yield missing.said
     manifest = engine.bundle.manifest
     age = manifest.age_seconds() / HOUR
     if max_age_hours is not None and age > max_age_hours:

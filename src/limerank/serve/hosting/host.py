@@ -12,7 +12,7 @@ from limerank.files import AnyPath
 from limerank.serve.bundles.archive import Received, receive
 from limerank.serve.bundles.store import BundleStore
 from limerank.serve.checks import checked_id
-from limerank.serve.engine import STATES_BYTES, Engine
+from limerank.serve.engine import STATES_BYTES, Engine, Missing
 from limerank.serve.experiments.log import RankingLog
 from limerank.serve.experiments.routing import Routing
 from limerank.serve.histories.opening import open_histories
@@ -172,6 +172,11 @@ class Host:
             found.append(self._follower.problem)
         with self.lease() as lease:
             return [*found, *problems_of(lease.engine, self.max_age_hours)]
+
+    def missing(self) -> Missing | None:
+        """What of the active bundle cannot be ranked right now."""
+        with self.lease() as lease:
+            return lease.engine.missing()
 
     def verify(self, bundle_id: str) -> Verified:
         """Check every hash of a bundle, that rows are those of its weights, and that every id finds its row."""

@@ -94,6 +94,8 @@ class Asking(Generic[Q, A]):
         self.counts = Counts()
         self.lost: dict[int, str] = {}
         """Shards that are left out, and why."""
+        self.lost_since: dict[int, float] = {}
+        """The same shards, on the clock that never goes back."""
         self._knocking: dict[int, asyncio.Task[None]] = {}
         self._doubting: dict[int, asyncio.Task[None]] = {}
         self._ending, self._ended = threading.Lock(), False
@@ -186,6 +188,7 @@ class Asking(Generic[Q, A]):
 
     def _lose(self, number: int, reason: str) -> None:
         if number not in self._knocking:
+            self.lost_since[number] = time.monotonic()
             self.lost[number] = reason
             log.warning("shard %d is lost (%s); requests are answered without it until it is back", number + 1, reason)
             self._knocking[number] = self._loop.create_task(self._bring_back(number))
@@ -217,6 +220,7 @@ class Asking(Generic[Q, A]):
                 except Exception:  # still lost; whatever it is, the next knock may find somebody
                     await asyncio.sleep(KNOCK_SECONDS)
             self.lost.pop(number, None)
+            self.lost_since.pop(number, None)
             log.warning("shard %d is back after %.1f seconds", number + 1, time.monotonic() - began)
         finally:
             self._knocking.pop(number, None)

@@ -20,13 +20,14 @@ from pathlib import Path
 from limerank import files
 from limerank.errors import BundleError, UnavailableError, UsageError
 from limerank.serve.bundles.bundle import Bundle
+from limerank.serve.engine import Missing
 from limerank.serve.overlay.live import store_of
 from limerank.serve.sharded.asking import Asking, Lost, Patience
 from limerank.serve.sharded.cluster import RayCluster, ray_module, serve_module
 from limerank.serve.sharded.explaining import explained, line_of
 from limerank.serve.sharded.messages import Answer, Assignment, Facts, Question, weights_of
 from limerank.serve.sharded.shard import ServedShard
-from limerank.serve.sharded.slices import Slice, cut, digest
+from limerank.serve.sharded.slices import Slice, cut, digest, without
 
 DEPLOYMENT = "shard"
 START_SECONDS, POLL_SECONDS = 300.0, 0.1
@@ -134,6 +135,18 @@ class DeployedShards:
             told = time_of_shard(min(milliseconds, self.asking.patience.patience_ms))
             questions = {number: replace(one, milliseconds=told) for number, one in questions.items()}
         return self.asking.ask(questions, milliseconds)
+
+    def missing(self) -> Missing | None:
+        """What requests are answered without right now."""
+        lost, since = dict(self.asking.lost), dict(self.asking.lost_since)
+        if not lost:
+            return None
+        said = f"{without(self.slices, lost)}; see `ray status`"
+        if len(lost) < len(self.slices):
+            return Missing(said)
+        now = time.monotonic()
+        seconds = min(now - since.get(number, now) for number in lost)
+        return Missing(f"{said}; is the cluster's head gone, or another one there? start this service again", seconds)
 
     def close(self) -> None:
         """End the scorers; nobody asks them any more."""

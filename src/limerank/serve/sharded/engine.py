@@ -9,7 +9,7 @@ from limerank.files import AnyPath
 from limerank.serve.answering import Stages
 from limerank.serve.bundles.bundle import Bundle
 from limerank.serve.bundles.store import BundleStore
-from limerank.serve.engine import STATES_BYTES, AnyHistories, Engine
+from limerank.serve.engine import STATES_BYTES, AnyHistories, Engine, Missing
 from limerank.serve.histories.past import Histories
 from limerank.serve.sharded.asking import Patience
 from limerank.serve.sharded.cluster import RayCluster
@@ -90,6 +90,10 @@ class ShardedEngine(Engine):
             raise
         engine._own_cluster = cluster if cluster is not ray else None
         return engine
+
+    def missing(self) -> Missing | None:
+        """What lost shards have, if any are."""
+        return self.shards.missing()
 
     def close(self) -> None:
         """End the worker threads, the scorers, and Ray, if it was started here and no other engine uses it."""

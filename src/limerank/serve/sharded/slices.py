@@ -6,7 +6,7 @@ gives the same bits. Row 0, which stands for every unknown item, is the first sl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,3 +73,9 @@ def digest(store: RowStore) -> str:
 def fraction_of(slices: Sequence[Slice], missing: Sequence[int]) -> float:
     """The fraction of all items that some shards have."""
     return sum(slices[number].items for number in missing) / max(1, sum(one.items for one in slices))
+
+
+def without(slices: Sequence[Slice], lost: Mapping[int, str]) -> str:
+    """What is missing where shards are lost, by number and with their reasons."""
+    said = "; ".join(f"{slices[number].name}: {reason}" for number, reason in lost.items())
+    return f"shards: {fraction_of(slices, list(lost)):.1%} of the catalog is missing ({said})"

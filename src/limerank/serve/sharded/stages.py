@@ -20,7 +20,7 @@ from limerank.serve.sharded.asking import Lost
 from limerank.serve.sharded.merging import Portion, merged, portions
 from limerank.serve.sharded.messages import Answer, Facts, Question, packed
 from limerank.serve.sharded.row_steps import as_steps
-from limerank.serve.sharded.slices import Slice, fraction_of
+from limerank.serve.sharded.slices import Slice, without
 from limerank.serve.states import UserStates
 from limerank.serve.threads.workers import Workers
 
@@ -69,7 +69,7 @@ class ShardedStages(Stages):
         path = self._path_for(asked, wanted)
         answers, lost = self._answers(asked, wanted, encoded, task, path, left)
         if lost:
-            record.degraded.append(self._without(lost))
+            record.degraded.append(without(self.shards.slices, lost))
         unscored = sum(one.shown if one.number in lost else answers[one.number].unscored for one in asked)
         return merged(wanted, asked, answers, task, len(self.bundle.manifest.tasks)), unscored
 
@@ -86,7 +86,7 @@ class ShardedStages(Stages):
             asked = [Portion(**{**vars(one), "hidden": one.hidden[:0]}) for one in portions(part, self.shards.slices)]
             answers, lost = self._answers(asked, len(part), encoded, 0, path, None)
             if lost:
-                raise UnavailableError(f"{self._without(lost)}; ask again when it is back")
+                raise UnavailableError(f"{without(self.shards.slices, lost)}; ask again when it is back")
             top = merged(len(part), asked, answers, 0, len(self.bundle.manifest.tasks)).top
             return top.values[top.positions.argsort()]
 
@@ -139,8 +139,3 @@ class ShardedStages(Stages):
             else:
                 answers[number] = answer
         return answers, lost
-
-    def _without(self, lost: dict[int, str]) -> str:
-        missing = fraction_of(self.shards.slices, list(lost))
-        said = "; ".join(f"{self.shards.slices[number].name}: {reason}" for number, reason in lost.items())
-        return f"shards: {missing:.1%} of the catalog is missing ({said})"

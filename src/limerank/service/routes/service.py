@@ -112,9 +112,18 @@ def live(service: Service, call: Call) -> Reply:
 @handles("ready")
 def ready(service: Service, call: Call) -> Reply:
     """Whether to send requests here."""
-    takes = service.status == "ok"
-    bundle = service.host.current_id if takes else None
-    return Reply.of(ProbeAnswer(status=service.status, bundle=bundle), status=200 if takes else 503)
+    if service.status != "ok":
+        return Reply.of(ProbeAnswer(status=service.status), status=503)
+    bundle = service.host.current_id
+    if (missing := all_missing(service)) is not None:
+        return Reply.of(ProbeAnswer(status="degraded", reasons=[missing], bundle=bundle), status=503)
+    return Reply.of(ProbeAnswer(status="ok", bundle=bundle))
+
+
+def all_missing(service: Service) -> str | None:
+    """Why no item of the active bundle can be ranked: another service may have some."""
+    missing = service.host.missing()
+    return missing.said if missing is not None and missing.all_for is not None else None
 
 
 @handles("health")
@@ -132,7 +141,7 @@ def metrics(service: Service, call: Call) -> Reply:
     """As Prometheus reads them."""
     gauges = service.metrics
     gauges.queue.set(service.admission.waiting)
-    gauges.ready.set(1 if service.status == "ok" else 0)
+    gauges.ready.set(1 if service.status == "ok" and all_missing(service) is None else 0)
     if service.status == "ok":
         with leased(service, call) as lease:
             engine = lease.engine

@@ -20,10 +20,13 @@ from limerank.service.security.keys import KeyRing
 from limerank.threads import available_cores
 
 if TYPE_CHECKING:
+    from limerank.serve.hosting.host import Host
     from limerank.serve.sharded.engine import ShardedEngines
 
 MEGABYTE = 2**20
 WAITING_PER_CORE = 4
+HOPELESS_SECONDS = 120.0
+"""For which no item could be ranked: scorers that died are back sooner, if whoever looks after them is there."""
 
 
 def run_on(
@@ -95,10 +98,19 @@ def loading(store: Path, options: ServiceOptions, address: str, *, owner: bool) 
             close=close,
             on_refused=app.state.service.metrics.refused_early,
             lifespan=lambda: app.router.lifespan_context(app),
+            hopeless=lambda: hopeless(host),
             facts={**facts, "address": address},
         )
 
     return load
+
+
+def hopeless(host: Host) -> str | None:
+    """Why this process had better end; None as long as it ranks something, or may soon."""
+    missing = host.missing()
+    if missing is None or missing.all_for is None or missing.all_for < HOPELESS_SECONDS:
+        return None
+    return f"nothing was ranked for {missing.all_for:.0f} seconds, so this process ends: {missing.said}"
 
 
 def sharded_engines(options: ServiceOptions) -> ShardedEngines | None:

@@ -33,6 +33,8 @@ SWITCH_SECONDS = 0.0002
 """How long a thread may keep Python's lock from others. The event loop gives it up at every read and write: with
 Python's own 5 ms it waits that long each time while workers are busy, and a flood is refused at a hundred a second."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOOK_SECONDS, CLOSE_SECONDS = 1.0, 10.0
+"""Between two looks at whether there is anything to answer with, and what closing may take when there is not."""
 
 log = logging.getLogger("limerank.service")
 
@@ -48,6 +50,8 @@ class Loaded:
     """An asynchronous context in which the application lives."""
     on_refused: Callable[[str], None] | None = None
     """Counts what is refused before the application sees it."""
+    hopeless: Callable[[], str | None] = lambda: None
+    """Why there is nothing to answer with, for so long that only a new start may help."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What to tell when the service is ready."""
 
@@ -66,6 +70,8 @@ class Server(uvicorn.Server):
         """Requests that the grace was too short for."""
         self.until = 0.0
         """When grace ends, on the clock that never goes back."""
+        self.hopeless = False
+        """It ends because there is nothing to answer with."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -199,15 +205,32 @@ async def _answer_until_the_end(
         if not life.draining:
             life.status = "ok"
             announce(loaded.facts)
+        looking = asyncio.create_task(_end_when_hopeless(server, loaded.hopeless))
         await running
+        looking.cancel()
         left = max(1.0, server.until - time.monotonic())
         drained = [await admission.drain(left) for admission in loaded.admissions]
         if server.unfinished or not all(drained):
             log.error("after %g s (--grace-seconds) requests under way were dropped", life.options.grace_seconds)
             _flush()
             os._exit(UnavailableError.exit_code)  # their threads would be waited for
+    if server.hopeless:
+        with suppress(Exception):  # who is gone may be asked while things are closed, and not answer
+            await asyncio.wait_for(asyncio.to_thread(loaded.close), CLOSE_SECONDS)
+        _flush()
+        os._exit(UnavailableError.exit_code)
     await asyncio.to_thread(loaded.close)
     return 0
+
+
+async def _end_when_hopeless(server: Server, hopeless: Callable[[], str | None]) -> None:
+    """Ask for the end, as a signal does: whoever starts this process again lets it find what is there then."""
+    while (why := hopeless()) is None:
+        await asyncio.sleep(LOOK_SECONDS)
+    log.error("%s", why)
+    server.hopeless = True
+    server.life.drain()
+    server.should_exit = True
 
 
 def _in_a_thread(load: Load) -> asyncio.Future[Loaded]:

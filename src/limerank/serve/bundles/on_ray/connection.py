@@ -26,6 +26,8 @@ JOIN_SECONDS = 60.0
 """How long Ray may take to join a cluster; on an idle machine it is one or two."""
 FEW_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "3"}
 """How often Ray asks a cluster that refuses; 20 times otherwise."""
+CLIENT_TRIES, CLIENT_NOT_SERVED = 3, "Starting Ray client server failed"
+"""A cluster starts a process for each client; now and then one ends before it has begun, and the next one does not."""
 HERE = "Ray on this machine"
 SCHEDULING = {"RAY_task_oom_retries": "3", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Read when Ray is loaded, unless somebody set them: shards of workers that Ray ends for want of memory are given to
@@ -72,7 +74,13 @@ def _joined(address: str) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+        for left in reversed(range(CLIENT_TRIES)):
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+                break
+            except Exception as error:  # Ray raises whatever it likes; the cluster could be joined a moment ago
+                if not left or CLIENT_NOT_SERVED not in str(error):
+                    raise UnavailableError(f"engine 'ray:{address}': {_reason(str(error), '')}") from error
         yield
     finally:
         ray.shutdown()
@@ -118,6 +126,15 @@ def _check_port(address: str) -> None:
 
 def why_not_joined(address: str) -> str:
     """Why Ray cannot join the cluster at an address, in a line; empty if it can."""
+    for _ in range(CLIENT_TRIES):
+        reason = _tried(address)
+        if CLIENT_NOT_SERVED not in reason:
+            break
+    return reason
+
+
+def _tried(address: str) -> str:
+    """The same of one try, in a process that can be ended."""
     try:
         tried = subprocess.run(  # noqa: S603 (our own program)
             [sys.executable, "-c", _TRIAL, address],
@@ -142,6 +159,13 @@ def _reason(said: str, noise: str) -> str:
         return (
             "the cluster wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, "
             "as on the machine it was started on"
+        )
+    if CLIENT_NOT_SERVED in said:  # behind a traceback of the cluster's
+        return f"{CLIENT_NOT_SERVED}, {CLIENT_TRIES} times; see ray_client_server_*.err in the logs of that machine"
+    if "ray client connection timeout" in said:  # of a client without a token nobody says more
+        return (
+            "no Ray Client server took this process in; is that the port of `ray start --ray-client-server-port`, and "
+            "does the cluster want a token (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)?"
         )
     return f"Ray did not join a cluster there ({' '.join(said.split())[:300]}); see that it runs with `ray status`"
 
