@@ -53,6 +53,22 @@ def test_no_label_hangs_on_a_rounding(name: str, shift: float, monkeypatch: pyte
     assert hash_of(evaluation_log(name)) == HASHES[name]
 
 
+def test_more_users_and_all_else_alike() -> None:
+    """What a larger log is worth is asked of the same catalog and the same kind of user, under a name of its own."""
+    once, more = evaluation_log("medium"), evaluation_log("medium", times=3)
+    assert hash_of(evaluation_log("medium", times=1)) == HASHES["medium"]
+    assert (once.origin["evaluation_log"], more.origin["evaluation_log"]) == ("medium", "medium-3x")
+    assert {key for key in once.origin if once.origin[key] != more.origin[key]} == {"evaluation_log", "users"}
+    assert more.origin["users"] == 3 * once.origin["users"]
+    assert once.items is not None
+    assert more.items is not None
+    assert once.items.equals(more.items)
+    assert once.schema == more.schema
+    first, later = (log.collect_events() for log in (once, more))
+    assert 2.5 < len(later) / len(first) < 3.5
+    assert float(np.abs(later["click"].to_numpy().mean() - first["click"].to_numpy().mean())) < 0.05
+
+
 def test_the_simulated_log_of_before_is_the_same() -> None:
     """What the evaluation logs needed changes nothing where it is not asked for, nor what a dataset says of itself."""
     log = simulate(SimulatedConfig(users=60, items=200, topics=6, sessions=8, slots=6, seed=3))

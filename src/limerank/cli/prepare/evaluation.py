@@ -14,10 +14,14 @@ from limerank.cli.prepare.common import OutOption, prepare_app, publish
 def evaluation(
     log: Annotated[str, typer.Argument(metavar="easy|medium|hard", help="Which of the three.")],
     out: OutOption,
+    times: Annotated[int, typer.Option(min=1, help="So many times its users, for what a larger log is worth.")] = 1,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw one of the logs on which rankers are compared; they never change (docs/explanation/evaluation-logs.md)."""
+    """Draw one of the logs on which rankers are compared; they never change (docs/explanation/evaluation-logs.md).
+
+    With --times users are more and all else is alike: what do rankers gain by a larger log?
+    """
     from limerank.data.sources.simulation.evaluation import evaluation_log
 
-    publish(lambda: evaluation_log(log), out, overwrite=overwrite, as_json=as_json)
+    publish(lambda: evaluation_log(log, times), out, overwrite=overwrite, as_json=as_json)

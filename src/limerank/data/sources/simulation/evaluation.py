@@ -42,11 +42,16 @@ EVALUATION_LOGS = {
 """They differ in how fragmented interests are, and in how many clicks nothing explains."""
 
 
-def evaluation_log(name: str) -> RawLog:
-    """Draw one of the three; the last fifth by time tests, the tenth before selects."""
+def evaluation_log(name: str, times: int = 1) -> RawLog:
+    """Draw one of the three, or its like with so many times the users: all else is what it was, the items too.
+
+    The last fifth by time tests, the tenth before selects.
+    """
     if name not in EVALUATION_LOGS:
         raise UsageError(f"no evaluation log '{name}'{did_you_mean(name, EVALUATION_LOGS)}")
-    raw = simulate(EVALUATION_LOGS[name])
+    config = EVALUATION_LOGS[name]
+    raw = simulate(config.model_copy(update={"users": config.users * times}))
     split = GlobalTime(validation_fraction=0.1, test_fraction=0.2)
     schema = raw.schema.model_copy(update={"split": split})
-    return replace(raw, schema=schema, origin={**raw.origin, "evaluation_log": name})
+    called = name if times == 1 else f"{name}-{times}x"
+    return replace(raw, schema=schema, origin={**raw.origin, "evaluation_log": called})
