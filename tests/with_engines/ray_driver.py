@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -159,7 +160,10 @@ def vanished() -> Iterator[tuple[str, Any]]:
     fleets.CHECK_SECONDS = 2.0
     told: list[str] = []
     ends = ExitStack()
-    of_ray: dict[str, Any] = {"object_store_memory": 100_000_000, "temp_dir": str(ends.enter_context(ray_folder()))}
+    folder = ends.enter_context(ray_folder())
+    (folder / "ray").mkdir()
+    os.environ["RAY_TMPDIR"] = str(folder)  # Cluster writes its address into "ray" there, and expects that it exists
+    of_ray: dict[str, Any] = {"object_store_memory": 100_000_000, "temp_dir": str(folder)}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **of_ray})
     machine = cluster.add_node(num_cpus=1, **of_ray)
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -175,9 +179,9 @@ def vanished() -> Iterator[tuple[str, Any]]:
                 cluster.remove_node(machine)
             yield Shard(number, items, np.full(len(items), -1)), stage.items.part(items.start, items.stop)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as made:
         item_stage.ITEMS_PER_BLOCK, item_stage.ITEMS_PER_SHARD = 64, 64
-        dataset = prepare(day_of(1, range(640)), Path(folder) / "dataset")
+        dataset = prepare(day_of(1, range(640)), Path(made) / "dataset")
         stage = ItemStage(ranker_of("lime-mha", dataset), dataset.item_table, "fp16")
         with RayFleet("Ray of a test", tell_and_join).computed(stage, stage.sample_hash(), parts()) as rows:
             found = {shard.number: row for shard, row in rows}
