@@ -23,6 +23,8 @@ from typing import Any
 
 from processes import until
 
+from limerank.serve.bundles.on_ray.starting import PATIENCE
+
 HEAD = """
 import json, logging, signal, sys
 from pathlib import Path
@@ -117,6 +119,7 @@ def own_environment() -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        **PATIENCE,
     }
 
 
