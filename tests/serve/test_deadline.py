@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from limerank.errors import DeadlineError, UsageError
 from limerank.ops.candidate import RequestHead, RowStore, best_candidates
 from limerank.serve import deadline as deadlines
-from limerank.serve.deadline import LEAST_EVENTS, Deadline, RequestRecord, UserStageCost, best_in_time
+from limerank.serve.deadline import (
+    LEAST_EVENTS,
+    Deadline,
+    RequestRecord,
+    UserStageCost,
+    best_in_time,
+    reads_in_time,
+)
 from limerank.serve.engine import Engine
 from limerank.serve.requests import Event
 from limerank.serve.scorer import Scored
@@ -185,6 +192,17 @@ def test_how_many_events_fit(seen: list[tuple[int, float]], events: int, budget:
     assert min(events, LEAST_EVENTS) <= fits <= events
     assert costs[1].longest(events, 2 * budget) >= fits
     assert UserStageCost().longest(events, budget) == events
+
+
+def test_who_asks_whether_a_history_fits_changes_nothing() -> None:
+    """A request that a kept state answers asks, and shortens nothing: the next user's whole history takes as long."""
+    cost = UserStageCost()
+    cost.observe(1000, 400.0)
+    for _ in range(50):
+        assert not reads_in_time(RequestRecord.begin(100.0), cost, 1000)
+    assert cost.expected(1000) == 400.0
+    assert reads_in_time(RequestRecord.begin(100.0), cost, LEAST_EVENTS)
+    assert reads_in_time(RequestRecord.begin(1e7), cost, 1000)
 
 
 def test_one_slow_request_is_not_believed_for_ever() -> None:

@@ -163,8 +163,8 @@ def _group(events: int) -> int:
 
 
 def reads_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> bool:
-    """Whether the user stage can read all of a user's events in time."""
-    return cost.longest(events, USER_FRACTION * record.deadline.left()) >= events
+    """Whether the user stage can read all of a user's events in time; who only asks does not lower the estimate."""
+    return events <= LEAST_EVENTS or cost.expected(events) <= USER_FRACTION * record.deadline.left()
 
 
 def events_in_time(record: RequestRecord, cost: UserStageCost, events: int) -> int:
