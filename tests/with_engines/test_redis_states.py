@@ -200,6 +200,27 @@ def test_a_full_server_takes_no_states_and_can_be_read(servers: tuple[Server, Se
         client.config_set("maxmemory", 0)
 
 
+def test_a_full_server_does_not_take_one_state_for_another(servers: tuple[Server, Server], server: OwnRedis) -> None:
+    """Deleting what is out of date is allowed when memory is full, and would have let a larger one in behind it."""
+    one, _ = servers
+    one.asked()
+    with client_of(server) as client:
+        before = client.hgetall(states_key(one))
+        one.happens(1)
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - 2**14)
+        dropped = one.states.dropped
+        one.asked()
+        assert one.states.dropped == dropped + 1
+        client.config_set("maxmemory", 0)
+        one.happens(2)
+        assert client.hgetall(states_key(one)) == before
+        one.asked()
+        after = client.hgetall(states_key(one))
+        assert len(after) == 2, "and those of before are gone"
+        assert not after.keys() & before.keys() - {b"of"}
+        assert after[b"of"] != before[b"of"]
+
+
 def test_all_states_of_a_user_go_when_the_first_does(shop: Path, server: OwnRedis) -> None:
     """The seconds of the address count from the first, not from the last."""
     one = Server(shop, server, "states=50&timeout=1")

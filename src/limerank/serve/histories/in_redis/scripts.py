@@ -202,18 +202,22 @@ KEEP = (
     + """
 if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[2] then return 0 end
 local of = redis.call('HGET', KEYS[3], 'of')
+local before = {}
 if of and (of ~= ARGV[2] or redis.call('HLEN', KEYS[3]) > MOST) then
-  redis.call('DEL', KEYS[3])
+  before = redis.call('HKEYS', KEYS[3])
   of = false
 end
 redis.call('HSET', KEYS[3], 'of', ARGV[2], ARGV[3], ARGV[4])
+for _, name in ipairs(before) do
+  if name ~= 'of' and name ~= ARGV[3] then redis.call('HDEL', KEYS[3], name) end
+end
 if not of then redis.call('EXPIRE', KEYS[3], ARGV[5]) end
 return 1
 """.replace("MOST", str(MOST_STATES))
 )
 """Keep a finished state of a user who is still as it was made of; those of before go. All of a user's go together, the
 seconds after the first. KEYS: store, user, states. ARGV: salt, the user's version, name, state, seconds. Nothing is
-written first that a server with full memory would allow: it asks at the first command only."""
+written first that a server with full memory would allow, as deleting is: it asks at the first command only."""
 
 EXPIRE = (
     _BEGIN
