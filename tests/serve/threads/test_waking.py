@@ -102,6 +102,19 @@ def test_idle_workers_have_all_their_cores() -> None:
     assert cores == len(cores) * [CORES]
 
 
+@several
+def test_sleepers_that_nobody_woke_have_all_their_cores() -> None:
+    """Of four one was wanted and came: the other two may be woken anywhere again, by whoever has work next."""
+    with Workers(4) as workers:
+        all_four = threading.Barrier(4, timeout=30)
+        workers.deal(4 * [all_four.wait])  # starts all threads
+        two = threading.Barrier(2, timeout=30)
+        workers.run(partial(workers.both, two.wait, two.wait))
+        cores = [os.sched_getaffinity(sleeper.thread) for sleeper in workers._asleep]
+    assert len(cores) >= 2
+    assert cores == len(cores) * [CORES]
+
+
 def test_a_thread_with_one_core_keeps_it(asleep: Asleep) -> None:
     only = min(CORES)
     os.sched_setaffinity(asleep.sleeper.thread, {only})

@@ -86,10 +86,8 @@ class Workers:
         else:
             helpers = self._idle_helpers(hand.play, len(works) - 1)
             hand.play()
-            begun = [helper for helper in helpers if not helper.cancel()]  # who has not begun has nothing left to do
-            if len(begun) < len(helpers):
-                self._let_back()
-            helpers = begun
+            helpers = [helper for helper in helpers if not helper.cancel()]  # who has not begun has nothing left to do
+            self._let_back()
         try:
             wait(helpers)
         except BaseException:  # somebody interrupted the program
