@@ -61,7 +61,7 @@ def test_the_command_says_so(runs: dict[str, Run], tmp_path: Path, monkeypatch: 
     installed(tmp_path / "site", "ray", "2.49.2")
     monkeypatch.syspath_prepend(tmp_path / "site")
     message = refusal(6, "export", runs["lime-mha"].path, "--store", tmp_path / "store", "--engine", "ray")
-    assert message == ("error: this needs ray 2.50 or newer, and 2.49.2 is installed: pip install 'limerank[ray]'\n")
+    assert message == ("error: this needs ray 2.52 or newer, and 2.49.2 is installed: pip install 'limerank[ray]'\n")
     assert not (tmp_path / "store").exists()
 
 
@@ -84,7 +84,7 @@ def test_redis_that_is_missing(store: Path, tmp_path: Path) -> None:
 
 def test_versions_that_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest and newer ones, and one that says no version."""
-    for number, version in enumerate(("2.50.0", "2.51", "3.0", "nightly")):
+    for number, version in enumerate(("2.52.0", "2.53", "3.0", "nightly")):
         with monkeypatch.context() as patched:
             installed(tmp_path / str(number), "ray", version)
             patched.syspath_prepend(tmp_path / str(number))

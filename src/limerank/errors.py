@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-OLDEST = {"ray": (2, 50), "redis": (6, 0), "torchrec": (1, 8)}
-"""Of engines, as in pyproject.toml. Ray: the first whose Serve runs several applications in one call, and counts how
-often a constructor was tried."""
+OLDEST = {"ray": (2, 52), "redis": (6, 0), "torchrec": (1, 8)}
+"""Of engines, as in pyproject.toml. Ray: the first that asks for a token; Serve of earlier ones lacks things, too."""
 
 
 class LimerankError(Exception):
