@@ -38,7 +38,7 @@ def changed(path: Path, **rows: Mapping[str, Any]) -> Path:
 
 def test_every_ranker_of_the_group_has_what_was_found_for_it(tmp_path: Path) -> None:
     """The base too; all other groups have the base as it is, and rows stay as wide as LIME's."""
-    found = read_found(changed(tmp_path / "a.json", lime_mha={"train.learning_rate": 0.0015}), {})
+    found = read_found(changed(tmp_path / "a.json", lime_mha={"train.learning_rate": 0.0015}), {}, TRAIN)
     every = [change for group in groups(32, 4).values() for change in group]
     held = contests(every, TRAIN, {}, found)
     assert [one.change for one in held] == every
@@ -76,16 +76,21 @@ def test_without_a_search_nothing_is_trained_otherwise() -> None:
 def test_a_search_that_says_nothing_of_a_ranker_or_changes_its_rank_is_refused(tmp_path: Path) -> None:
     narrow = changed(tmp_path / "a.json", performer={"model.rank": 8})
     with pytest.raises(UsageError, match=r"its search changed 'model.rank' of 'performer', which an ablation keeps"):
-        read_found(narrow, {})
+        read_found(narrow, {}, TRAIN)
     wide = changed(tmp_path / "a.json", mha={"model.width": 8})
-    read_found(wide, {})
+    read_found(wide, {}, TRAIN)
     with pytest.raises(UsageError, match=r"its search changed 'model.width' of 'mha'"):
-        read_found(wide, {"width": 16})
+        read_found(wide, {"width": 16}, TRAIN)
+    slower = TRAIN.model_copy(update={"learning_rate": 0.0001})
+    with pytest.raises(
+        UsageError, match=r"kept train.learning_rate = 0.003 for .* from 0.0001"
+    ):
+        read_found(EASY, {}, slower)
     study = json.loads(EASY.read_text())
     del study["search"]["rows"]["lrea"]
     wide.write_text(json.dumps(study))
     with pytest.raises(UsageError, match="has no search of 'lrea'"):
-        read_found(wide, {})
+        read_found(wide, {}, TRAIN)
     wide.write_text(json.dumps({**study, "search": None}))
     said = refusal(2, "study", "ablation", "--found", wide, "--out", tmp_path / "out")
     assert "that study did not search" in said

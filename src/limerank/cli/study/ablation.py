@@ -115,7 +115,7 @@ def _found(path: Path | None, plan: AblationPlan) -> Found | None:
         return None
     if LINEAR not in plan.groups or MHA not in plan.bases:
         raise UsageError(f"--found {path}: is for the group '{LINEAR}' of {MHA}; name them too, or leave it out")
-    return read_found(path, plan.shared)
+    return read_found(path, plan.shared, plan.train)
 
 
 def quick_training(given: StudyConfig) -> StudyConfig:

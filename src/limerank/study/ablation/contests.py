@@ -65,10 +65,10 @@ def as_it_is(base: str, train: TrainConfig, shared: Mapping[str, Any]) -> Varian
     return Variant(base, section(base, shared), train)
 
 
-def read_found(path: Path, shared: Mapping[str, Any]) -> Found:
+def read_found(path: Path, shared: Mapping[str, Any], train: TrainConfig) -> Found:
     """What the search of an accuracy study found for the rankers of the group `linear`, all of which it must have."""
     rankers = dict.fromkeys([MHA, *(change.ranker for change in groups(*width_of_rows(section(MHA, shared)))[LINEAR])])
-    rows = [StudyRow(name, name, _run(section(name, shared), TrainConfig())) for name in rankers]
+    rows = [StudyRow(name, name, _run(section(name, shared), train)) for name in rankers]
     search = found_in(path, rows)
     parameters = {name: row.parameters() for name, row in search.rows.items()}
     for name, chosen in parameters.items():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from limerank.errors import UsageError, did_you_mean
+from limerank.models import complete_model
 from limerank.study.accuracy.results import AccuracyStudy, RowSearch, Search, Trial
 from limerank.study.accuracy.rows import StudyRow
 from limerank.study.configuration import UNNAMED
@@ -125,6 +126,7 @@ def found_in(path: Path, rows: Sequence[StudyRow]) -> Search:
             )
         if study.search.rows[row.name].winner is None:
             raise UsageError(f"--found {path}: no trial of '{row.name}' was finished; leave that row out")
+        _check_start(path, study, row)
     return study.search.model_copy(
         update={
             "rows": {row.name: study.search.rows[row.name] for row in rows},
@@ -135,3 +137,19 @@ def found_in(path: Path, rows: Sequence[StudyRow]) -> Search:
             else study.dataset.fingerprint,
         }
     )
+
+
+def _check_start(path: Path, study: AccuracyStudy, row: StudyRow) -> None:
+    """Refuse a search around other values than this row has: what it kept would be another value here."""
+    assert study.search is not None
+    search, theirs = study.search.rows[row.name], study.row(row.name)
+    searched = {key for trial in search.trials for key in trial.parameters}
+    model = complete_model(row.config.model, str(path))
+    own = {"model": model, "train": row.config.train.model_dump(mode="json")}
+    for section, name in sorted(tuple(key.split(".", 1)) for key in searched - search.parameters().keys()):
+        if theirs is None or (kept := getattr(theirs, section).get(name, ...)) == own[section].get(name, ...):
+            continue
+        raise UsageError(
+            f"--found {path}: its search kept {section}.{name} = {kept} for '{row.name}', where here it starts from "
+            f"{own[section].get(name)}; say {kept} in --config, or search anew with --search"
+        )
