@@ -82,9 +82,7 @@ def test_a_search_that_says_nothing_of_a_ranker_or_changes_its_rank_is_refused(t
     with pytest.raises(UsageError, match=r"its search changed 'model.width' of 'mha'"):
         read_found(wide, {"width": 16}, TRAIN)
     slower = TRAIN.model_copy(update={"learning_rate": 0.0001})
-    with pytest.raises(
-        UsageError, match=r"kept train.learning_rate = 0.003 for .* from 0.0001"
-    ):
+    with pytest.raises(UsageError, match=r"kept train.learning_rate = 0.003 for .* from 0.0001"):
         read_found(EASY, {}, slower)
     study = json.loads(EASY.read_text())
     del study["search"]["rows"]["lrea"]
