@@ -46,7 +46,7 @@ soak: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m soak.run
 
 # every file of docs/results again; RESULTS="accuracy-easy latency" makes some anew; hours, goes on behind what it has finished
-results: $(VENV)/.dev
+results: $(VENV)/.engines
 	$(BIN)/python benchmarks/results.py $(RESULTS)
 
 test-numerics: $(VENV)/.dev

@@ -32,12 +32,16 @@ DATASETS: Mapping[str, str] = {
     "easy": "prepare evaluation easy",
     "medium": "prepare evaluation medium",
     "hard": "prepare evaluation hard",
+    "medium-4x": "prepare evaluation medium --times 4",
+    "medium-16x": "prepare evaluation medium --times 16",
     "ml-100k": "prepare movielens --raw $DATA/ml-100k",
     "kuairand-likehate": "prepare table --raw $DATA/kuairand_27k_likehate "
     "--schema examples/datasets/kuairand-likehate.yaml",
 }
+COMPARED = tuple(log for log in DATASETS if not log.endswith("x"))
+"""Without those that are like another one and have more users."""
 ORIGIN: Mapping[str, tuple[str, str]] = {
-    **{log: ("evaluation_log", log) for log in ("easy", "medium", "hard")},
+    **{log: ("evaluation_log", log) for log in ("easy", "medium", "hard", "medium-4x", "medium-16x")},
     "ml-100k": ("source", "movielens"),
     "kuairand-likehate": ("source", "table"),
 }
@@ -69,10 +73,11 @@ class Study:
     command: str
     logs: tuple[str, ...] = ()
     anew: bool = False
-    """Of times: what was measured before a commit does not compare with what is measured after it, and is refused."""
+    """Of times: what was measured before a commit does not compare with what is measured after it, and is refused. What
+    was begun at this commit, and stopped, goes on."""
 
     def arguments(self, name: str) -> list[str]:
-        """What follows `limerank`."""
+        """What follows `limerank`, for one that begins."""
         return [*self.command.split(), "--out", f"studies/{name}", *(["--overwrite"] if self.anew else [])]
 
     def written(self, name: str) -> Path:
@@ -119,8 +124,9 @@ def accuracy(log: str, config: str) -> Study:
 
 
 def longer(log: str) -> Study:
-    """The paper's rankers on a real log with time to train to the end, as the search on it found them."""
-    how = "--models paper --config benchmarks/studies/accuracy-real-longer.yaml"
+    """The paper's rankers on a log with twice the epochs, trained to the end, as the search on it found them."""
+    kind = "evaluation" if ORIGIN[log][0] == "evaluation_log" else "real"
+    how = f"--models paper --config benchmarks/studies/accuracy-{kind}-longer.yaml"
     found = f"--found docs/results/accuracy-{log}.json --seeds 3"
     return Study(f"study accuracy --dataset datasets/{log} {how} {found}", (log,))
 
@@ -133,6 +139,12 @@ def earlier(name: str) -> Elsewhere:
         "older format, figures of rankers as they started then (decisions 14, 22, 25, 31); the same study of today: "
         f"limerank {prepared} --out datasets/{log}; {study} --out studies/accuracy-{name}"
     )
+
+
+def larger(log: str, how: str) -> Study:
+    """The paper's rankers on a log with more users."""
+    config = "--models paper --config benchmarks/studies/accuracy-evaluation.yaml --seeds 3"
+    return Study(f"study accuracy --dataset datasets/{log} {config} {how}", (log,))
 
 
 PLANNED = "--preset industrial --candidates 8192"
@@ -149,13 +161,15 @@ BILLION_ITEMS = (
 )
 
 MADE: Mapping[str, Study | Bench | Target | Elsewhere] = {
-    "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in DATASETS), tuple(DATASETS)),
+    "logs": Study("study logs " + " ".join(f"--dataset datasets/{log}" for log in COMPARED), COMPARED),
     "accuracy-medium": accuracy("medium", "medium"),
     "accuracy-easy": accuracy("easy", "evaluation"),
     "accuracy-hard": accuracy("hard", "evaluation"),
     "accuracy-ml-100k": accuracy("ml-100k", "real"),
     "accuracy-kuairand-likehate": accuracy("kuairand-likehate", "real"),
-    **{f"accuracy-{log}-longer": longer(log) for log in ("ml-100k", "kuairand-likehate")},
+    **{f"accuracy-{log}-longer": longer(log) for log in ("easy", "medium", "ml-100k", "kuairand-likehate")},
+    "accuracy-medium-4x": larger("medium-4x", "--search 4"),
+    "accuracy-medium-16x": larger("medium-16x", "--epochs 3 --found docs/results/accuracy-medium-4x.json"),
     "spectrum": Study("study spectrum"),
     "scaling": Study("study scaling"),
     "ablation": Study(
@@ -250,6 +264,22 @@ def is_finished(name: str, commit: str | None) -> bool:
     return commit is not None and note.is_file() and note.read_text().strip() == commit
 
 
+def begun(name: str) -> Path:
+    """Where it is noted at which commit times were begun to be measured, until they are finished."""
+    return ROOT / "studies" / "begun" / name
+
+
+def beginning(name: str, study: Study, commit: str | None) -> list[str]:
+    """The arguments of a study; times go on if they were begun at this commit."""
+    note, arguments = begun(name), study.arguments(name)
+    if study.anew and commit is not None:
+        if note.is_file() and note.read_text().strip() == commit:
+            return [one for one in arguments if one != "--overwrite"]
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{commit}\n")
+    return arguments
+
+
 def lacking(name: str) -> str | None:
     """What has to be set before a log can be read that a file is made of; None if nothing."""
     made = MADE[name]
@@ -287,7 +317,8 @@ def make(name: str) -> None:
     else:
         for log in made.logs:
             prepare(log)
-        limerank(made.arguments(name))
+        limerank(beginning(name, made, revision()))
+        begun(name).unlink(missing_ok=True)
         shutil.copyfile(made.written(name), RESULTS / f"{name}.json")
 
 

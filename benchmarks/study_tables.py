@@ -31,8 +31,10 @@ LOGS = {
     "kuairand-likehate": "KuaiRand subset",
 }
 """The studies of accuracy, and what their columns are called."""
-REAL_LOGS = ("ml-100k", "kuairand-likehate")
-"""With a second study of the paper's rankers, which trains them to the end."""
+LONGER = ("easy", "medium", "ml-100k", "kuairand-likehate")
+"""With a second study of the paper's rankers, which trains them twice as long, to the end."""
+SIZES = {"medium": 1, "medium-4x": 4, "medium-16x": 16}
+"""One log by how many times its users it has."""
 TABLE_B = {
     "ttsn": "TTSN",
     "din": "DIN",
@@ -132,7 +134,7 @@ def all_rows(log: str) -> Callable[[], str]:
 
 
 def to_the_end(log: str) -> Callable[[], str]:
-    """The paper's rankers on a real log with the epochs they need, beside three."""
+    """The paper's rankers on a log with twice the epochs, beside those of the search."""
 
     def written() -> str:
         longer, shorter = known(f"accuracy-{log}-longer"), accuracy()[log]
@@ -148,9 +150,61 @@ def to_the_end(log: str) -> Callable[[], str]:
             ]
             for name, shown in TABLE_B.items()
         ]
-        return table(["", "NE, three epochs", "NE, ten at most", "best epochs", "gAUC", "gap closed"], rows)
+        return table(["", "NE, as above", "NE, twice the epochs", "best epochs", "gAUC", "gap closed"], rows)
 
     return written
+
+
+def by_size(metric: str = "ne") -> str:
+    """The paper's rankers on the medium log with ever more users, and what of the gap LIME closes."""
+    studies = [known(f"accuracy-{log}") for log in SIZES]
+    rows = [
+        [shown, *(spread(row_of(study, name)["metrics"][metric]) for study in studies)]
+        for name, shown in TABLE_B.items()
+    ]
+    rows.insert(0, ["counting", *(number(study["floor"][metric]) for study in studies)])
+    rows.append(["oracle", *(number(study["oracle"][metric]) for study in studies)])
+    if metric == "ne":
+        for lime, skyline in GAPS.items():
+            rows.append([f"{TABLE_B[lime]} closes, of TTSN to {skyline}", *(gaps(study)[lime] for study in studies)])
+    return table([f"test {METRICS[metric]}", *(of_size(study) for study in studies)], rows)
+
+
+def closed_by_size() -> str:
+    """What of the gap LIME closes, by the size of the log."""
+    studies = {log: known(f"accuracy-{log}") for log in SIZES}
+    rows = [
+        [f"{TABLE_B[lime]}, of TTSN to {skyline}", *(gaps(study)[lime] for study in studies.values())]
+        for lime, skyline in GAPS.items()
+    ]
+    return table(["gap closed", *(f"[{of_size(study)}]({link(log)})" for log, study in studies.items())], rows)
+
+
+def of_size(study: dict[str, Any]) -> str:
+    """What a column of such a log is called."""
+    return "{users:,} users, {events:,} events".format_map(study["dataset"]["counts"])
+
+
+def told_by_size() -> str:
+    """What the intervals tell of LIME on these logs, of NE and of gAUC."""
+    rows = []
+    for first, second in [*AGAINST, *OF_RIVALS]:
+        told = [compared(known(f"accuracy-{log}"), first, second) for log in SIZES]
+        cells = [
+            "-" if found is None else ", ".join(verdict(found[metric], sign) for metric, sign in TOLD.items())
+            for found in told
+        ]
+        rows.append([f"{TABLE_B[first]} against {TABLE_B[second]}", *cells])
+    return table(["NE, gAUC", *(f"{times}x" for times in SIZES.values())], rows)
+
+
+OF_RIVALS = [(lime, rival) for lime in LIME_AGAINST for rival in ("sasrec", "truncated-mha", "lrea")]
+
+
+def compared(study: dict[str, Any], first: str, second: str) -> dict[str, Any] | None:
+    """The intervals of one ranker's differences to another; None where the file has none."""
+    found = (one for one in (*study["comparisons"], *study.get("rivals", ())))
+    return next((one["metrics"] for one in found if (one["first"], one["second"]) == (first, second)), None)
 
 
 METRICS = {"auc": "AUC", "ne": "NE", "gauc": "gAUC", "session_auc": "session AUC"}
@@ -473,7 +527,11 @@ WRITERS: dict[str, tuple[Path, Callable[[], str]]] = {
     "accuracy of the paper's rankers": (README, paper_rows),
     "what can be told": (README, told_apart),
     **{f"accuracy-{log}": (EVIDENCE, all_rows(log)) for log in LOGS},
-    **{f"accuracy-{log}-longer": (EVIDENCE, to_the_end(log)) for log in REAL_LOGS},
+    **{f"accuracy-{log}-longer": (EVIDENCE, to_the_end(log)) for log in LONGER},
+    "larger log": (EVIDENCE, by_size),
+    "larger log: gAUC": (EVIDENCE, lambda: by_size("gauc")),
+    "larger log: told": (EVIDENCE, told_by_size),
+    "gap by size": (README, closed_by_size),
     "latency ratios": (EVIDENCE, ratios),
     "latency: second thread": (EVIDENCE, second_thread),
     "latency goals": (EVIDENCE, goals),

@@ -86,6 +86,21 @@ def test_times_are_measured_anew_and_trainings_go_on() -> None:
     assert all(MAKING.command_of(name).endswith("--overwrite") for name in anew), "what is shown is what runs"
 
 
+def test_times_that_were_stopped_go_on_at_the_same_commit(few: Path) -> None:
+    """As the command says when it is interrupted; behind another commit, or finished, they begin anew."""
+    study = MAKING.MADE["accuracy-ml-100k"]
+    times = MAKING.Study("study latency", anew=True)
+    first, second = "1" * 40, "2" * 40
+    assert MAKING.beginning("latency", times, first)[-1] == "--overwrite"
+    assert "--overwrite" not in MAKING.beginning("latency", times, first)
+    assert MAKING.beginning("latency", times, second)[-1] == "--overwrite"
+    assert "--overwrite" not in MAKING.beginning("latency", times, second)
+    assert MAKING.beginning("latency", times, None)[-1] == "--overwrite", "of a changed checkout nobody knows"
+    MAKING.begun("latency").unlink()
+    assert MAKING.beginning("latency", times, second)[-1] == "--overwrite"
+    assert MAKING.beginning("accuracy-ml-100k", study, first) == study.arguments("accuracy-ml-100k")
+
+
 def test_the_list_names_every_command() -> None:
     """`--list` needs nothing and makes nothing."""
     listed = subprocess.run(
